@@ -37,9 +37,10 @@ from models.encoders.config import ENCODER_CONFIG
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.iqn.learner import IqnLearner
 from rulka.agents.params import Algorithm
+from rulka.agents.shared.acting import NetworkActor
 from rulka.agents.shared.network_params import NetworkParams
 from rulka.agents.shared.quantisation import ActingPrecisionError, Quantiser, check_acting_precision
-from rulka.agents.shared.spec import Actor, AgentSpec
+from rulka.agents.shared.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.contracts.actions import Choices
 from rulka.contracts.artifacts import Artifact, load_artifact
@@ -156,7 +157,7 @@ def decisions(params: Params, num_cars: int, device: torch.device) -> Variants:
             actor = make_actor(agent_spec(params, algorithm, precision), 0, device)
             actor.set_moment(AFTER_WARMUP)
 
-            def act(actor: Actor = actor) -> int:
+            def act(actor: NetworkActor = actor) -> int:
                 return len(actor.act(image, floats, explore=True).action)
 
             variants[f"{algorithm} {precision}"] = act
@@ -213,7 +214,7 @@ def spec_of(artifact: Artifact, params: Params) -> AgentSpec:
 class Greedy:
     """Greedy policy of an actor, see `rulka.evaluation.race.Policy`."""
 
-    def __init__(self, actor: Actor, artifact: Artifact) -> None:
+    def __init__(self, actor: NetworkActor, artifact: Artifact) -> None:
         self.actions, self._actor = artifact.table, actor
 
     def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:
@@ -238,7 +239,7 @@ def measure_agent(artifact: Artifact, frames: FrameDataset, races: EvaluationRac
     block = new_block(BlockSpec(count, 1, image.shape[2], image.shape[3], floats.shape[1], frames=image.shape[1]))
     block.image[:count, 0], block.floats[:count, 0] = image[:count], floats[:count]
     rows: dict[str, Any] = {}
-    actors: dict[str, Actor] = {}
+    actors: dict[str, NetworkActor] = {}
     greedy = None
     for precision in get_args(ActingPrecision):
         try:

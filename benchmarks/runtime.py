@@ -34,8 +34,9 @@ from benchmarks.agents import agent_spec, peak_bytes
 from benchmarks.harness import show
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.params import Algorithm
+from rulka.agents.shared.acting import NetworkActor
 from rulka.agents.shared.learner import Learner
-from rulka.agents.shared.spec import Actor, AgentSpec
+from rulka.agents.shared.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.contracts.actions import action_table
 from rulka.contracts.observation import reference_normalisation
@@ -156,7 +157,7 @@ def alone(params: Params, track: Path, seconds: float, device: torch.device) -> 
     return rates
 
 
-def act(actor: Actor, image: torch.Tensor, floats: torch.Tensor) -> int:
+def act(actor: NetworkActor, image: torch.Tensor, floats: torch.Tensor) -> int:
     """Takes one decision for every car and returns the number of cars."""
     return len(actor.act(image, floats, explore=True).action)
 

@@ -50,17 +50,6 @@ class IqnSizes(NamedTuple):
     actions_per_decision: int = 1
 
 
-class Quantiles(NamedTuple):
-    """Return distribution of every action: `value` [B, T, K, A] float32 at the fractions `tau` [B, T] or [T].
-
-    The return of a decision is the sum over its K actions: Q(s, a_1 .. a_K) = sum over k of value[k, a_k]. So the best
-    decision consists of the best actions.
-    """
-
-    value: Tensor
-    tau: Tensor
-
-
 class Guide(nn.Module):
     """Frozen cloned policy inside an agent, which masks actions that the clone considers unlikely.
 
@@ -117,19 +106,25 @@ class IqnNetwork(Torso):
         )
         self.advantage_head = _head(self.num_state, num_outputs, sizes)
         self.value_head = _head(self.num_state, 1, sizes)
-        initialise(_first(self.tau_embed), TAU_GAIN)
+        initialise(_linear(self.tau_embed, 0), TAU_GAIN)
         self._is_noisy = sizes.noisy_sigma > 0.0
         self.guide: Guide | None = None
 
-    def forward(self, image: Tensor, floats: Tensor, tau: Tensor) -> Quantiles:
+    def forward(self, image: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
         """Maps raw observations and fractions to quantiles of the return.
+
+        The return of a decision is the sum over its K actions: Q(s, a_1 .. a_K) = sum over k of value[k, a_k]. So the
+        best decision consists of the best actions.
 
         Args:
             image: [B, L, H, W] uint8; or their features [B, E] from `encode`.
             floats: [B, F] float32, raw.
             tau: [B, T] fractions in (0, 1); or [T], the same for all rows.
+
+        Returns:
+            [B, T, K, A] float32.
         """
-        return Quantiles(self._values(self.state(image, floats), tau), tau)
+        return self._values(self.state(image, floats), tau)
 
     def of_action(self, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
         """Computes the return distribution of one decision per observation, as needed for learning.
@@ -141,7 +136,7 @@ class IqnNetwork(Torso):
             action: [B, K] int64.
 
         Returns:
-            [B, T] float32, `forward(...).value` gathered at the actions and summed over them.
+            [B, T] float32, `forward(...)` gathered at the actions and summed over them.
         """
         state = self.state(image, floats)
         if self.embedding_at == "state" or tau.dim() > 1 or self._is_noisy:
@@ -191,11 +186,11 @@ class IqnNetwork(Torso):
         if self._is_noisy or len(self.advantage_head) > 3:
             return None
         factors = None if tau is None else self.acting_factors(tau)
-        return ActingHead((_first(self.advantage_head),), LEAKY_SLOPE, self.output_layers()[0], factors)
+        return ActingHead((_linear(self.advantage_head, 0),), LEAKY_SLOPE, self.output_layers()[0], factors)
 
     def output_layers(self) -> tuple[nn.Linear, nn.Linear]:
         """Returns the last layers of the advantage head and of the value head."""
-        return _last(self.advantage_head), _last(self.value_head)
+        return _linear(self.advantage_head, -1), _linear(self.value_head, -1)
 
     def embed(self, tau: Tensor) -> Tensor:
         """Maps fractions [...] to factors: [..., D] of the state, or [..., G] of the hidden units."""
@@ -209,7 +204,7 @@ class IqnNetwork(Torso):
         else:
             mixed = state[:, None, :] * factors
             units = [_hidden(head, mixed) for head in self._heads()]
-        value, advantage = (output(_last(head), own) for head, own in zip(self._heads(), units, strict=True))
+        value, advantage = (output(_linear(head, -1), own) for head, own in zip(self._heads(), units, strict=True))
         advantage = advantage.unflatten(2, (self.actions_per_decision, -1))
         return value[..., None] / self.actions_per_decision + advantage - advantage.mean(dim=3, keepdim=True)
 
@@ -302,8 +297,8 @@ def _head(num_inputs: int, num_outputs: int, sizes: IqnSizes) -> nn.Sequential:
         head.add_module("norm_0", nn.LayerNorm(hidden))
     head.add_module("1", nn.LeakyReLU(LEAKY_SLOPE, inplace=True))
     head.add_module("2", _layer(hidden, num_outputs, sizes.noisy_sigma))
-    initialise(_first(head), LEAKY_GAIN)
-    initialise(_last(head), LAST_GAIN)
+    initialise(_linear(head, 0), LEAKY_GAIN)
+    initialise(_linear(head, -1), LAST_GAIN)
     return head
 
 
@@ -313,18 +308,10 @@ def _layer(num_inputs: int, num_outputs: int, noisy_sigma: float) -> nn.Linear:
 
 def _hidden(head: nn.Sequential, rows: Tensor) -> Tensor:
     """Applies a head without its output layer."""
-    for layer in [*head][:-1]:
-        rows = layer(rows)
-    return rows
+    return head[:-1](rows)
 
 
-def _first(layers: nn.Sequential) -> nn.Linear:
-    layer = layers[0]
-    assert isinstance(layer, nn.Linear)
-    return layer
-
-
-def _last(head: nn.Sequential) -> nn.Linear:
-    layer = head[-1]
+def _linear(layers: nn.Sequential, index: int) -> nn.Linear:
+    layer = layers[index]
     assert isinstance(layer, nn.Linear)
     return layer

@@ -137,38 +137,35 @@ class PreparedNetwork:
             head: its acting head, with factors.
             scales: input scales, for int8; None for float32.
         """
-        self._session = _session(network, head, scales or {})
+        graph, inputs = _Graph(scales or {}, network), network.inputs
+        assert isinstance(network.encoder, ConvEncoder)
+        first, *others = network.encoder.convolutions()
+        rows = graph.first_convolution(first)
+        for layer in others:
+            rows = graph.convolve(layer, graph.quantised(layer, graph.activated(rows, LEAKY_SLOPE)))
+        rows = graph.quantised(head.hidden[0], graph.activated(rows, LEAKY_SLOPE))
+        seen = graph.quantised(head.hidden[0], graph.float_head(network))
+        rows = graph.node("Concat", graph.node("Flatten", rows), seen, axis=1)
+        factors, is_of_state = head.factors, head.factors is not None and head.factors.dim() == 2
+        if factors is not None and is_of_state:  # [N, D] to one row per fraction, [N T, D]
+            rows = graph.node("Unsqueeze", rows, graph.constant(np.array([1])))
+            rows = graph.reshaped(graph.node("Mul", rows, graph.constant(factors)), -1, network.num_state)
+        for index, layer in enumerate(head.hidden):
+            rows = graph.linear(layer, graph.quantised(layer, rows))
+            rows = graph.activated(rows, head.slope, is_last=index + 1 == len(head.hidden))
+        if factors is not None and is_of_state:
+            rows = graph.reshaped(rows, -1, len(factors), head.output.in_features)
+            rows = graph.node("ReduceMean", rows, graph.constant(np.array([1])), keepdims=0)
+        elif factors is not None:
+            rows = graph.node("Mul", rows, graph.constant(factors))
+        outputs = graph.linear(head.output, rows)
+        shape = 1, inputs.height, inputs.width
+        self._session = graph.session(shape, len(network.float_mean), outputs, head.output.out_features)
 
     def __call__(self, image: Tensor, floats: Tensor) -> Tensor:
         """Maps raw images [N, 1, H, W] uint8 and raw floats [N, F] to the outputs of the head, float32."""
         (outputs,) = self._session.run(None, {"image": image.numpy(), "floats": floats.numpy()})
         return torch.from_numpy(outputs)
-
-
-def _session(network: Torso, head: ActingHead, scales: Scales) -> Any:
-    graph, inputs = _Graph(scales, network), network.inputs
-    assert isinstance(network.encoder, ConvEncoder)
-    first, *others = network.encoder.convolutions()
-    rows = graph.first_convolution(first)
-    for layer in others:
-        rows = graph.convolve(layer, graph.quantised(layer, graph.activated(rows, LEAKY_SLOPE)))
-    rows = graph.quantised(head.hidden[0], graph.activated(rows, LEAKY_SLOPE))
-    seen = graph.quantised(head.hidden[0], graph.float_head(network))
-    rows = graph.node("Concat", graph.node("Flatten", rows), seen, axis=1)
-    factors, is_of_state = head.factors, head.factors is not None and head.factors.dim() == 2
-    if factors is not None and is_of_state:  # [N, D] to one row per fraction, [N T, D]
-        rows = graph.node("Unsqueeze", rows, graph.constant(np.array([1])))
-        rows = graph.reshaped(graph.node("Mul", rows, graph.constant(factors)), -1, network.num_state)
-    for index, layer in enumerate(head.hidden):
-        rows = graph.linear(layer, graph.quantised(layer, rows))
-        rows = graph.activated(rows, head.slope, is_last=index + 1 == len(head.hidden))
-    if factors is not None and is_of_state:
-        rows = graph.reshaped(rows, -1, len(factors), head.output.in_features)
-        rows = graph.node("ReduceMean", rows, graph.constant(np.array([1])), keepdims=0)
-    elif factors is not None:
-        rows = graph.node("Mul", rows, graph.constant(factors))
-    outputs = graph.linear(head.output, rows)
-    return graph.session((1, inputs.height, inputs.width), len(network.float_mean), outputs, head.output.out_features)
 
 
 class _Graph:
@@ -218,11 +215,8 @@ class _Graph:
         """Adds the quantisation of a layer's inputs, if it computes in int8."""
         if id(layer) not in self._scales:
             return rows
-        scale = self.scale(self._scales[id(layer)], 0)
+        scale = self.constant(np.array(self._scales[id(layer)], np.float32)), self.constant(np.array(0, np.uint8))
         return self.node("DequantizeLinear", self.node("QuantizeLinear", rows, *scale), *scale)
-
-    def scale(self, scale: float, zero: int) -> tuple[str, str]:
-        return self.constant(np.array(scale, np.float32)), self.constant(np.array(zero, np.uint8))
 
     def float_head(self, network: Torso) -> str:
         """Adds the linear layers on the input "floats", with the normalisation folded into the first."""

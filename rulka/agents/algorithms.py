@@ -19,7 +19,7 @@ from rulka.agents.shared.networks import (
     build_clone_policy,
     build_cloned_iqn,
 )
-from rulka.agents.shared.spec import Actor, AgentSpec
+from rulka.agents.shared.spec import AgentSpec
 from rulka.machine.device import CPU
 
 CLONED_PARTS: Mapping[str, tuple[str, ...]] = {
@@ -38,7 +38,7 @@ def actor_class(algorithm: Algorithm) -> type[NetworkActor]:
     return resolve_name(ALGORITHMS[algorithm].ACTOR)
 
 
-def make_actor(spec: AgentSpec, seed: int, device: torch.device = CPU) -> Actor:
+def make_actor(spec: AgentSpec, seed: int, device: torch.device = CPU) -> NetworkActor:
     """Returns an actor on a device; `seed` seeds its random weights and its exploration."""
     return resolve_name(spec.params.ACTOR)(spec, seed, device)
 

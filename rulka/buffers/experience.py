@@ -66,7 +66,7 @@ class BlockSpec:
     @property
     def num_bytes(self) -> int:
         """Bytes that one block takes, every array aligned to a cache line."""
-        return sum(_aligned(int(np.prod(shape)) * np.dtype(dtype).itemsize) for shape, dtype in self.layout().values())
+        return sum(aligned(int(np.prod(shape)) * np.dtype(dtype).itemsize) for shape, dtype in self.layout().values())
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def block_in(memory: memoryview | bytearray, spec: BlockSpec) -> ExperienceBlock
     arrays, offset = {}, 0
     for name, (shape, dtype) in spec.layout().items():
         arrays[name] = np.ndarray(shape, dtype, buffer=memory, offset=offset)
-        offset += _aligned(arrays[name].nbytes)
+        offset += aligned(arrays[name].nbytes)
     return ExperienceBlock(spec, **arrays)
 
 
@@ -193,5 +193,6 @@ class LazyPieces(Mapping[int, Piece]):
         return len(self._numbers)
 
 
-def _aligned(num_bytes: int) -> int:
+def aligned(num_bytes: int) -> int:
+    """Rounds a size up to whole cache lines."""
     return -(-num_bytes // ALIGNMENT) * ALIGNMENT

@@ -52,13 +52,13 @@ class Priorities:
     def __init__(self, ring: BlockRing, alpha: float, epsilon: float) -> None:
         self._ring = ring
         self.alpha, self.epsilon = alpha, epsilon
-        self.weights = np.zeros(ring.num_slots * ring.rows_per_slot)
+        self.weights = np.zeros(ring.num_slots * ring.spec.num_env_steps)
         self.measured = np.zeros_like(self.weights)
         self.largest = FIRST_PRIORITY
 
     def enter(self, slot: int) -> None:
         """Gives the transitions of a newly written slot the largest priority; its other rows get 0."""
-        written = slice(slot * self._ring.rows_per_slot, (slot + 1) * self._ring.rows_per_slot)
+        written = slice(slot * self._ring.spec.num_env_steps, (slot + 1) * self._ring.spec.num_env_steps)
         self.measured[written] = 0.0  # belonged to the overwritten block
         self.largest = float(self.measured.max()) or self.largest
         arrays = self._ring.arrays
@@ -117,13 +117,9 @@ class Priorities:
             message = f"errors must be finite, got {errors.min()} to {errors.max()}"
             raise ValueError(message)
         is_first = not self.measured.any()
-        was_largest = self.measured[rows].max() >= self.largest
         self.weights[rows] = priority**self.alpha
         self.measured[rows] = priority
-        if is_first or was_largest:  # another row may hold the largest now: scan all
-            self.largest = float(self.measured.max())
-        else:
-            self.largest = max(self.largest, float(self.measured[rows].max()))
+        self.largest = float(self.measured.max())
         if is_first:  # `FIRST_PRIORITY` was arbitrary: unmeasured transitions now get the largest priority
             self.weights[(self.weights > 0.0) & (self.measured == 0.0)] = self.largest**self.alpha
 

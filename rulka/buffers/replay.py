@@ -27,7 +27,7 @@ from torchrl.data.replay_buffers.samplers import RandomSampler
 from torchrl.data.replay_buffers.storages import Storage
 
 from rulka.buffers.demonstrations import demonstration_ring
-from rulka.buffers.experience import BlockSpec, ExperienceBlock, StoredExperience
+from rulka.buffers.experience import BlockSpec, ExperienceBlock, LazyPieces, StoredExperience
 from rulka.buffers.held_out import RaceSplit
 from rulka.buffers.priorities import Priorities
 from rulka.buffers.ring import BlockRing, Derive, Transitions, find_transitions, on_device, place_of_ring
@@ -204,7 +204,7 @@ class Replay:
         ring = self.ring
         rows, _ = draw_rows(ring, self._generator, count)
         # A row is (slot T + step) N + car, an observation (slot (T + 1) + step) N + car.
-        index = rows + rows // ring.rows_per_slot * ring.spec.num_cars
+        index = rows + rows // ring.spec.num_env_steps * ring.spec.num_cars
         seen = ring.gather(FEATURES if self.has_features else "image", index), ring.gather("floats", index)
         image, floats = on_device(seen, self._device)
         return image, floats
@@ -218,11 +218,6 @@ class Replay:
         """True if the ring holds a transition of a held-out race."""
         arrays, stored = self.ring.arrays, slice(0, self.ring.num_blocks)
         return bool((arrays.is_held_out[stored] & ~arrays.is_reset[stored]).any())
-
-    def update_priorities(self, rows: Tensor, errors: Tensor) -> None:
-        """Sets priorities from the errors [B] of rows [B]; does nothing without priorities."""
-        if self.priorities is not None:
-            self.priorities.update(rows.numpy(), errors.numpy())
 
     # Derived columns: outputs of a frozen network, computed once for each observation instead of at every draw.
 
@@ -268,7 +263,7 @@ class Replay:
         state: dict[str, Any] = {"spec": asdict(self._ring.spec), "ring": self._ring.ring_state()}
         state |= {} if self._split is None else {"split": self._split.state_dict()}
         state |= {} if self.priorities is None else {"priorities": self.priorities.state_dict()}
-        return StoredExperience(state, self._ring.pieces())
+        return StoredExperience(state, LazyPieces(self._ring.numbers(), self._ring.block_arrays))
 
     def load_experience(self, experience: StoredExperience) -> None:
         """Resumes from an `experience`; copies it."""
@@ -320,7 +315,7 @@ class TransitionStorage(Storage):
     """A ring as a torchrl storage of transitions, indexed by their first rows; its length counts rows."""
 
     def __init__(self, ring: BlockRing, max_steps: int, *, past_exploring: bool) -> None:
-        super().__init__(ring.num_slots * ring.rows_per_slot)
+        super().__init__(ring.num_slots * ring.spec.num_env_steps)
         self.ring, self._max_steps, self._past_exploring = ring, max_steps, past_exploring
 
     def get(self, index: Tensor) -> Transitions:  # pyright: ignore[reportIncompatibleMethodOverride] - torchrl: int

@@ -22,7 +22,7 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rulka.buffers.experience import BlockSpec, ExperienceBlock, LazyPieces, Piece
+from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.machine.device import CPU, free_bytes, on_host, upload_copy
 
 NO_SLOT = -1
@@ -136,14 +136,9 @@ class BlockRing:
         return min(self.num_inserted, self.num_slots)
 
     @property
-    def rows_per_slot(self) -> int:
-        """T N; the rows of slot s begin at s T N."""
-        return self.spec.num_steps * self.spec.num_cars
-
-    @property
     def num_rows(self) -> int:
         """Decisions in the ring, resets included; stored rows are 0 to `num_rows` - 1."""
-        return self.num_blocks * self.rows_per_slot
+        return self.num_blocks * self.spec.num_env_steps
 
     def insert(self, block: ExperienceBlock, stream: int, is_held_out: NDArray[np.bool_] | None = None) -> int:
         """Copies a block in, over the oldest one if the ring is full.
@@ -208,10 +203,6 @@ class BlockRing:
     def numbers(self) -> range:
         """Returns the numbers of the stored blocks, in order of insertion; the first block ever has number 0."""
         return range(self.num_inserted - self.num_blocks, self.num_inserted)
-
-    def pieces(self) -> Mapping[int, Piece]:
-        """Returns the stored blocks by number, read lazily; see `StoredExperience`."""
-        return LazyPieces(self.numbers(), self.block_arrays)
 
     def block_arrays(self, number: int) -> dict[str, NDArray]:
         """Returns the arrays of block `number`: views that the ring may overwrite later, or copies."""

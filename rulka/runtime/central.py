@@ -19,14 +19,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rulka.agents.shared.spec import Actor, Decision
-from rulka.buffers.experience import BlockSpec, ExperienceBlock
+from rulka.agents.shared.acting import NetworkActor
+from rulka.agents.shared.spec import Decision
+from rulka.buffers.experience import ExperienceBlock
 from rulka.contracts.schedule import Moment
 from rulka.machine.device import staging
 from rulka.runtime.messages import Request, Response, Stop
@@ -74,13 +75,6 @@ class InferenceClient:
         """Sets the run's progress, for schedules."""
         self._moment = moment
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns nothing: the worker's decisions also depend on the other collectors' requests."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Does nothing: there is no state."""
-
     def act(self, image: Tensor, floats: Tensor) -> Decision:
         """Requests actions and waits for them: image [N, L, H, W] uint8, floats [N, F] float32."""
         slot = self._slot
@@ -118,7 +112,7 @@ class Inference(Work):
 
     def __init__(
         self,
-        make_actor: Callable[[], Actor],
+        make_actor: Callable[[], NetworkActor],
         device: torch.device,
         slots: Sequence[SharedBlocks],
         weights: SharedWeights,
@@ -213,7 +207,7 @@ class CentralInference:
         """
         count = spec.train.num_collectors
         self._spec, self._weights, self._num_starts = spec, weights, num_starts
-        self._slots = [SharedBlocks(_slot_spec(spec), 1) for _ in range(count)]
+        self._slots = [SharedBlocks(replace(spec.block, num_steps=1), 1) for _ in range(count)]
         context = multiprocessing.get_context("spawn")
         self._pipes = [cast(tuple[Connection, Connection], context.Pipe()) for _ in range(count)]
         self._supervisor = Supervisor("policy worker", self._make_work, self._forget)
@@ -278,10 +272,6 @@ def _drain(end: Connection) -> None:
         pass
 
 
-def _slot_spec(spec: RunSpec) -> BlockSpec:
-    return replace(spec.block, num_steps=1)
-
-
 def request_bytes(spec: RunSpec) -> int:
     """Returns the shared memory of all request slots of a run, in bytes."""
-    return spec.train.num_collectors * _slot_spec(spec).num_bytes
+    return spec.train.num_collectors * replace(spec.block, num_steps=1).num_bytes

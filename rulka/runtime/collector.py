@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rulka.agents.shared.spec import Actor, Decision
+from rulka.agents.shared.acting import NetworkActor
+from rulka.agents.shared.spec import Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock
 from rulka.contracts.schedule import Moment
 from rulka.contracts.step_results import StepResult
@@ -33,7 +34,6 @@ class CarBatch(Protocol):
         seed: int,
     ) -> None:
         """Restarts all races and writes images [N, L, H, W], floats [N, F] and potentials [N]."""
-        ...
 
     def step_into(
         self,
@@ -47,7 +47,6 @@ class CarBatch(Protocol):
 
     def set_moment(self, moment: Moment) -> None:
         """Sets the run's progress, for rewards whose weights follow schedules."""
-        ...
 
     def cars(self) -> NDArray[np.float32] | None:
         """Positions [N, 4] in world metres, and speed in m/s; None in environments without a track."""
@@ -59,11 +58,9 @@ class CarBatch(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes from a `state_dict`, bit for bit."""
-        ...
 
     def close(self) -> None:
         """Releases its resources."""
-        ...
 
 
 class ActingPolicy(Protocol):
@@ -80,21 +77,12 @@ class ActingPolicy(Protocol):
 
     def set_moment(self, moment: Moment) -> None:
         """Sets the run's progress, for schedules."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything but weights that its next decisions depend on."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resumes from a `state_dict`, bit for bit."""
-        ...
 
 
 class LocalActor:
     """An actor and the version of its weights."""
 
-    def __init__(self, actor: Actor) -> None:
+    def __init__(self, actor: NetworkActor) -> None:
         self.version = NO_VERSION
         self.set_moment = actor.set_moment
         self.state_dict, self.load_state_dict = actor.state_dict, actor.load_state_dict

@@ -30,11 +30,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rulka.agents.shared.spec import Actor
+from rulka.agents.shared.acting import NetworkActor
 from rulka.buffers.experience import ExperienceBlock, new_block
 from rulka.contracts.schedule import Moment
 from rulka.runtime.central import CentralInference, InferenceClient, MakeClient, request_bytes
-from rulka.runtime.collector import ActingPolicy, Collector, LocalActor
+from rulka.runtime.collector import Collector, LocalActor
 from rulka.runtime.messages import BlockFilled, Fill, Stop
 from rulka.runtime.policy_process import PolicyProcess
 from rulka.runtime.shared import (
@@ -200,13 +200,13 @@ class SerialCollectors(Collectors):
         self._collector.close()
 
 
-def state_of(collector: Collector, policy: ActingPolicy) -> dict[str, Any] | None:
+def state_of(collector: Collector, policy: LocalActor) -> dict[str, Any] | None:
     """Returns the state that a collector's next block depends on, without weights; None if unavailable."""
     cars = collector.state_dict()
     return None if cars is None else {"collector": cars, "actor": policy.state_dict()}
 
 
-def load_state(collector: Collector, policy: ActingPolicy, state: Mapping[str, Any]) -> None:
+def load_state(collector: Collector, policy: LocalActor, state: Mapping[str, Any]) -> None:
     """Restores collector and policy, bit for bit."""
     collector.load_state_dict(state["collector"])
     policy.load_state_dict(state["actor"])
@@ -342,7 +342,7 @@ class PermittedCollectors(Collectors):
 class SyncedActor(LocalActor):
     """An actor that loads published weights before each block."""
 
-    def __init__(self, actor: Actor, weights: SharedWeights) -> None:
+    def __init__(self, actor: NetworkActor, weights: SharedWeights) -> None:
         super().__init__(actor)
         self._weights = weights
 
@@ -428,14 +428,16 @@ class CollectorWork(Work):
         if inference is None:
             self._policy = SyncedActor(part.make_actor(part.seed), weights)
         else:
-            self._policy = inference(self._wait_for_decision)
+            self._policy = inference(partial(self._beat, "waiting for a decision by central inference"))
         self._collector = part.build_with(self._policy)
 
     def run(self) -> None:
         """Fills blocks until told to stop."""
         files, first = self._states or (None, 0)
-        if files is not None and (state := files.read(first)) is not None:
-            load_state(self._collector, self._policy, state)
+        on_step = partial(self._beat_when_due, "filling a block")
+        local = self._policy if isinstance(self._policy, LocalActor) else None
+        if files and local and (state := files.read(first)) is not None:
+            load_state(self._collector, local, state)
         for number in count(first + 1):
             started_s = time.monotonic()
             message = self._receive()
@@ -444,9 +446,9 @@ class CollectorWork(Work):
             permitted_s = time.monotonic()
             self._policy.begin_block(message.version)
             loaded_s = time.monotonic()
-            filled = self._collector.fill(self._blocks[message.slot], message.moment, self._step)
-            if files is not None:
-                files.write(number, state_of(self._collector, self._policy))
+            filled = self._collector.fill(self._blocks[message.slot], message.moment, on_step)
+            if files and local:
+                files.write(number, state_of(self._collector, local))
             waiting_s, loading_s = permitted_s - started_s, loaded_s - permitted_s
             spent = replace(filled.spent, waiting_s=waiting_s, loading_s=loading_s)
             self._connection.send(replace(filled, slot=message.slot, spent=spent))
@@ -460,12 +462,6 @@ class CollectorWork(Work):
             self._beat("waiting for permission to fill a block")
         message: Fill | Stop = self._connection.recv()
         return message
-
-    def _wait_for_decision(self) -> None:
-        self._beat("waiting for a decision by central inference")
-
-    def _step(self) -> None:
-        self._beat_when_due("filling a block")
 
 
 class CollectorProcesses(PermittedCollectors):

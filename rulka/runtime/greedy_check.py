@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rulka.agents.shared.spec import Actor
+from rulka.agents.shared.acting import NetworkActor
 from rulka.buffers.experience import BlockSpec
-from rulka.contracts.step_results import StepResult, race_score
+from rulka.contracts.step_results import race_score
 from rulka.runtime.checkpoint import CheckpointError, write_file
 from rulka.runtime.collector import CarBatch
 
@@ -121,7 +121,7 @@ class GreedyCheck:
     def __init__(
         self,
         environment: CarBatch,
-        actor: Actor,
+        actor: NetworkActor,
         spec: BlockSpec,
         on_step: Callable[[], None],
         *,
@@ -186,10 +186,6 @@ class GreedyCheck:
         race = {"time_ms": time_ms[key.car], "image": image, "floats": floats, "action": stored}
         return race | {name: np.stack(rows) for name, rows in values.items()}
 
-    def close(self) -> None:
-        """Closes the environment."""
-        self._environment.close()
-
     def _seeds(self, seed: int, num_races: int) -> NDArray[np.unsignedinteger]:
         """Returns the seed of each batch."""
         return np.random.SeedSequence(seed).generate_state(-(-num_races // self._num_cars))
@@ -209,7 +205,11 @@ class GreedyCheck:
         finished, time_ms = np.zeros(self._num_cars, bool), np.zeros(self._num_cars, np.int64)
         progress_m, total_reward = np.zeros(self._num_cars), np.zeros(self._num_cars)
         for _ in range(MOST_DECISIONS) if self._is_by_return else itertools.count():
-            result = self._step(on_decided)
+            image, floats = torch.from_numpy(self._image), torch.from_numpy(self._floats)
+            decided = self._actor.act(image, floats, explore=False).for_environment
+            if on_decided:
+                on_decided(decided)
+            result = self._environment.step_into(decided, self._image, self._floats, self._potential)
             total_reward[is_racing] += result.reward[is_racing]
             ended = is_racing & (result.terminated | result.truncated)
             finished[ended] = result.is_finished[ended]
@@ -221,13 +221,6 @@ class GreedyCheck:
         else:
             _LOGGER.warning("%d greedy episodes are cut after %d decisions", is_racing.sum(), MOST_DECISIONS)
         return RaceOutcomes(finished, time_ms, progress_m, total_reward)
-
-    def _step(self, on_decided: Callable[[NDArray[np.int64]], None] | None) -> StepResult:
-        image, floats = torch.from_numpy(self._image), torch.from_numpy(self._floats)
-        decision = self._actor.act(image, floats, explore=False)
-        if on_decided:
-            on_decided(decision.for_environment)
-        return self._environment.step_into(decision.for_environment, self._image, self._floats, self._potential)
 
 
 class BestWeights:

@@ -20,7 +20,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -325,14 +324,6 @@ def meet(
         dist.destroy_process_group()
 
 
-@dataclass(frozen=True)
-class _Refused:
-    """Last message of a rank that failed with an error that the user can act on."""
-
-    message: str
-    hint: str
-
-
 class RankProcesses:
     """All learners but the first, in processes that torch starts."""
 
@@ -431,8 +422,8 @@ class RankProcesses:
         except (EOFError, OSError) as error:
             message = f"{name} is gone"
             raise RankLostError(message) from error
-        if isinstance(answer, _Refused):
-            message = f"{name}: {answer.message}"
+        if isinstance(answer, UserError):  # its last message
+            message = f"{name}: {answer}"
             raise UserError(message, hint=answer.hint)
         return answer
 
@@ -529,7 +520,7 @@ def run_rank(
         return  # the first learner has ended all ranks, or will notice
     except UserError as error:
         with suppress(ConnectionError):
-            pipe.send(_Refused(str(error), error.hint))
+            pipe.send(UserError(str(error), hint=error.hint))
 
 
 def _forget_group() -> None:
@@ -549,13 +540,8 @@ def _loopback_only() -> AbstractContextManager[None]:
 
     torch's default is the interface of the host name, which other machines can reach.
     """
-    return environment(dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), _loopback()))
-
-
-def _loopback() -> str:
-    """Returns the name of the loopback interface."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.address == "127.0.0.1" for address in addresses):
-            return name
+            return environment(dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), name))
     message = "this machine has no interface with the address 127.0.0.1, through which learners would meet"
     raise RankLostError(message)

@@ -27,14 +27,13 @@ import torch.multiprocessing  # lets tensors be pickled for a process that is be
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rulka.buffers.experience import BlockSpec, ExperienceBlock, block_in
+from rulka.buffers.experience import ALIGNMENT, BlockSpec, ExperienceBlock, aligned, block_in
 from rulka.machine.errors import UserError
 
 MEMORY_FOLDER = Path("/dev/shm")
 """Linux's shared memory: a file system of limited size."""
 POISON = 0xFF
 """Byte of unwritten memory: NaN as float32, no valid action as uint8, no valid bool."""
-ALIGNMENT = 64
 NO_VERSION = -1
 READ_TIMEOUT_S = 10.0
 RETRY_S = 0.001
@@ -177,7 +176,7 @@ def layout_of(tensors: Mapping[str, Tensor]) -> WeightsLayout:
     places, offset = [], 0
     for name, tensor in tensors.items():
         places.append(TensorPlace(name, tuple(tensor.shape), tensor.dtype, offset))
-        offset += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+        offset += aligned(tensor.nbytes)
     return WeightsLayout(tuple(places), max(offset, ALIGNMENT))
 
 
@@ -188,7 +187,7 @@ def memory_bytes(layout: WeightsLayout, num_copies: int = NUM_COPIES) -> int:
 
 def _header_bytes(num_copies: int) -> int:
     """Size of the int64 header: index of the newest copy; version of each copy; checksum of each copy."""
-    return -(-8 * (1 + 2 * num_copies) // ALIGNMENT) * ALIGNMENT
+    return aligned(8 * (1 + 2 * num_copies))
 
 
 class SharedWeights:

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import torch
 
+from rulka.agents.shared.acting import NetworkActor
 from rulka.agents.shared.learner import Learner
-from rulka.agents.shared.spec import Actor
 from rulka.buffers.experience import BlockSpec
 from rulka.machine.device import CPU, devices_of_learners
 from rulka.runtime.collector import ActingPolicy, CarBatch, Collector, LocalActor
@@ -36,7 +36,7 @@ class MakeCars(Protocol):
 class MakeActor(Protocol):
     """Builds an actor; a module-level function, or a `functools.partial` of one."""
 
-    def __call__(self, seed: int, device: torch.device = CPU) -> Actor:
+    def __call__(self, seed: int, device: torch.device = CPU) -> NetworkActor:
         """Builds it; `seed` is that of its exploration, `device` that of its network."""
         ...
 

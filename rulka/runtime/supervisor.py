@@ -12,7 +12,7 @@ import os
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -133,7 +133,7 @@ class Supervisor:
         for worker in self._workers:
             is_silent = time.monotonic() - worker.heard_s > self._silence_limit_s
             if is_silent or not worker.is_connected:
-                self._replace(worker, self._silence_limit_s if is_silent else None)
+                self._replace(worker, is_silent=is_silent)
 
     def stop(self) -> None:
         """Ends all processes: asks, then terminates, then kills. Returns when none is left."""
@@ -141,7 +141,12 @@ class Supervisor:
             self.send(worker.index, Stop())
         processes = [worker.process for worker in self._workers]
         for end in (None, BaseProcess.terminate, BaseProcess.kill):
-            _end(processes, end, STOP_GRACE_S)
+            for process in processes:
+                if end and process.is_alive():
+                    end(process)
+            give_up_s = time.monotonic() + STOP_GRACE_S
+            for process in processes:
+                process.join(max(0.0, give_up_s - time.monotonic()))
         for worker in self._workers:
             worker.connection.close()
         self._workers.clear()
@@ -160,8 +165,8 @@ class Supervisor:
         theirs.close()  # or the pipe would stay open when the process is gone
         return process, ours
 
-    def _replace(self, worker: Worker, silent_s: float | None) -> None:
-        reason = self._reap(worker, silent_s)
+    def _replace(self, worker: Worker, *, is_silent: bool) -> None:
+        reason = self._reap(worker, is_silent=is_silent)
         if not worker.budget.take():
             name = f"{self._title} {worker.index}"
             message = f"{name} crashed {worker.budget.span}; the last time it {reason}\n{worker.problem}"
@@ -174,17 +179,15 @@ class Supervisor:
         worker.heard_s, worker.activity, worker.problem = time.monotonic(), "starting", ""
         self.num_restarts += 1
 
-    def _reap(self, worker: Worker, silent_s: float | None) -> str:
+    def _reap(self, worker: Worker, *, is_silent: bool) -> str:
         """Makes sure that a process is gone, killing a silent one; returns in words how it ended."""
-        if silent_s is not None:
-            worker.process.kill()
-        worker.process.join(STOP_GRACE_S)
-        if worker.process.is_alive():  # its pipe is broken, so it is of no use any more
+        worker.process.join(0.0 if is_silent else STOP_GRACE_S)
+        if worker.process.is_alive():  # silent, or its pipe is broken, so it is of no use any more
             worker.process.kill()
             worker.process.join()
         worker.connection.close()
-        if silent_s is not None:
-            return f"said nothing for {silent_s:.0f} s while {worker.activity}"
+        if is_silent:
+            return f"said nothing for {self._silence_limit_s:.0f} s while {worker.activity}"
         return ending_of(worker.process.exitcode or 0)
 
 
@@ -202,16 +205,6 @@ def _said(worker: Worker) -> Iterator[Facts]:
                 yield message
     except (EOFError, OSError):  # closed, perhaps in the middle of a message
         worker.is_connected = False
-
-
-def _end(processes: Sequence[BaseProcess], how: Callable[[BaseProcess], None] | None, patience_s: float) -> None:
-    """Applies `how` to the live processes, then waits for all of them to end, up to `patience_s`."""
-    for process in processes:
-        if how and process.is_alive():
-            how(process)
-    give_up_s = time.monotonic() + patience_s
-    for process in processes:
-        process.join(max(0.0, give_up_s - time.monotonic()))
 
 
 class Work(ABC):

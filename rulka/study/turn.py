@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -190,16 +191,10 @@ def _race(run: AgentRun, learned: Mapping[str, Any], order: Order) -> RaceOutcom
     spec = run.spec()
     learner = spec.make_learner()
     learner.load_state_dict(learned)
-    check = GreedyCheck(
-        spec.make_cars(order.races, at_line=True),
-        spec.make_actor(spec.train.seed, spec.device),
-        replace(spec.block, num_cars=order.races),
-        lambda: None,
-    )
-    try:
+    actor, block = spec.make_actor(spec.train.seed, spec.device), replace(spec.block, num_cars=order.races)
+    with closing(spec.make_cars(order.races, at_line=True)) as cars:
+        check = GreedyCheck(cars, actor, block, lambda: None)
         return check.race(weights_on_host(learner.racer), order.seed, order.races)
-    finally:
-        check.close()
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -179,13 +180,10 @@ def race_in_environment(agent: Artifact, num_episodes: int, seed: int, device: t
     spec = agent_spec(params, params.train.algorithm, environment, agent.normalisation)
     num_cars = min(num_episodes, params.train.check_races)
     block = block_spec(spec.observation, params.train, spec.actions, len(spec.normalisation.mean))
-    cars = environment.make_cars(num_cars, at_line=True)
     block = replace(block, num_cars=num_cars)
-    check = GreedyCheck(cars, make_actor(spec, seed, device), block, lambda: None, is_by_return=True)
-    try:
+    with closing(environment.make_cars(num_cars, at_line=True)) as cars:
+        check = GreedyCheck(cars, make_actor(spec, seed, device), block, lambda: None, is_by_return=True)
         return check.race(agent.tensors, seed, num_episodes).total_reward[:num_episodes].tolist()
-    finally:
-        check.close()
 
 
 def load_environment_agent(folder: Path) -> Artifact:

@@ -19,10 +19,11 @@ from models.encoders.config import ENCODER_CONFIG, ConvConfig
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.params import ALGORITHMS, Algorithm
 from rulka.agents.pql.learner import PqlLearner
+from rulka.agents.shared.acting import NetworkActor
 from rulka.agents.shared.learner import Learner
 from rulka.agents.shared.network_params import IqnNetworkParams, NetworkParams
 from rulka.agents.shared.params import AlgorithmParams, ByPartParams, OffPolicyParams, PolicyParams
-from rulka.agents.shared.spec import Actor, AgentSpec
+from rulka.agents.shared.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.contracts.actions import Choices
 from rulka.contracts.observation import Normalisation
@@ -157,7 +158,7 @@ class Races:
         self.dealt = EqualStarts(self.spec.num_cars, races_per_start, 1)
         self._begin(np.ones(self.spec.num_cars, np.bool_))
 
-    def drive(self, actor: Actor, *, explore: bool = True) -> ExperienceBlock:
+    def drive(self, actor: NetworkActor, *, explore: bool = True) -> ExperienceBlock:
         block = new_block(self.spec)
         if self.noise is not None:
             block.image[...] = self.noise.integers(0, 256, block.image.shape)
@@ -215,7 +216,7 @@ def random_races(spec: AgentSpec, seed: int, **shape: int) -> Races:
 
 class Trained(NamedTuple):
     learner: Learner
-    actor: Actor
+    actor: NetworkActor
     metrics: dict[str, float]
 
     def values(self, *states: int) -> list[float]:
@@ -228,7 +229,11 @@ class Trained(NamedTuple):
             return rated.value.max(axis=1).tolist()
         with torch.no_grad():
             if isinstance(self.learner, PqlLearner):
-                return self.learner.values(image, floats).tolist()
+                network = self.learner.network
+                state = network.state(image, floats)
+                outputs = network.read_out(network.trunk(state))
+                seen = self.learner._decisions.rate(self.learner.critics, state, outputs)
+                return (seen.probability * seen.values[0]).sum(dim=1).tolist()
             return self.learner.network(image, floats).value.tolist()
 
     def actions(self, *states: int) -> list[int]:

@@ -33,7 +33,7 @@ def test_the_greedy_block_is_the_best_of_all() -> None:
     assert decision.is_greedy.all()
     network = actor.network
     with torch.inference_mode():
-        value = network(image, floats, fixed_fractions(8).expand(50, -1)).value.mean(dim=1, keepdim=True)
+        value = network(image, floats, fixed_fractions(8).expand(50, -1)).mean(dim=1, keepdim=True)
     everything = naive(value)[:, 0].numpy()
     np.testing.assert_array_equal(decision.action, np.array(ALL)[everything.argmax(axis=1)])
     assert action_values.value.shape == (50, K, A)

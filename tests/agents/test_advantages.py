@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rulka.agents.impala.learner import TraceWeights, trace_values, truncated_ratio
-from rulka.agents.shared.advantages import Endings, estimate_advantages, solve_linear_value
+from rulka.agents.impala.learner import trace_values, truncated_ratio
+from rulka.agents.shared.advantages import Endings, estimate_advantages
+from rulka.agents.shared.linear_value import solve_linear_value
 
 
 def column(*values: float) -> torch.Tensor:
@@ -42,8 +43,8 @@ def chain(states: list[list[int]], **ends: list[tuple[int, int]]) -> tuple[torch
 
 
 def values(feature: torch.Tensor, reward: torch.Tensor, ends: Endings, gae_lambda: float) -> list[float]:
-    found = solve_linear_value(feature, reward, ends, 0.5, gae_lambda, 0.0)
-    return (found.weight + found.bias).tolist()  # of the indicators
+    weight, bias = solve_linear_value(feature, reward, ends, 0.5, gae_lambda, 0.0)
+    return (weight + bias).tolist()  # of the indicators
 
 
 @pytest.mark.parametrize("gae_lambda", [0.0, 0.5, 0.95, 1.0])
@@ -62,9 +63,9 @@ def test_ridge_shrinks_the_weights_and_leaves_the_mean() -> None:
     feature = torch.tensor([2.0, 4.0]).repeat(2, 1)[..., None]
     reward = 2.0 * feature[:1, :, 0] + 1.0
     ends = endings(1, 2, terminated=[(0, 0), (0, 1)])
-    found = solve_linear_value(feature, reward, ends, 0.9, 0.9, 1.0)
-    assert float(found.weight[0]) == pytest.approx(1.0)
-    assert float(3.0 * found.weight[0] + found.bias) == pytest.approx(7.0)
+    weight, bias = solve_linear_value(feature, reward, ends, 0.9, 0.9, 1.0)
+    assert float(weight[0]) == pytest.approx(1.0)
+    assert float(3.0 * weight[0] + bias) == pytest.approx(7.0)
 
 
 def test_more_cars_than_are_taken_at_once() -> None:
@@ -89,8 +90,7 @@ def test_more_cars_than_are_taken_at_once() -> None:
 )
 def test_vtrace_by_hand(reward, value, rho, c, flags, target, advantage):
     """With gamma 0.5."""
-    weights = TraceWeights(column(*rho), column(*c))
-    result = trace_values(column(*reward), column(*value), weights, endings(len(reward), **flags), 0.5)
+    result = trace_values(column(*reward), column(*value), column(*rho), column(*c), endings(len(reward), **flags), 0.5)
     torch.testing.assert_close(result.target, column(*target))
     torch.testing.assert_close(result.advantage, column(*advantage))
 

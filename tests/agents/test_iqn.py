@@ -8,7 +8,7 @@ import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.iqn.learner import draw_clocks, mini_race_returns
-from rulka.agents.shared.learner import MetricMeans
+from rulka.agents.shared.diagnostics import MetricMeans
 from rulka.agents.shared.networks import IQN_PARTS
 from rulka.agents.shared.params import ByPartParams
 from rulka.agents.shared.spec import AgentError
@@ -88,7 +88,7 @@ def test_the_next_action_is_chosen_within_the_limits_of_the_guide(races):
     with torch.no_grad():
         free = learner.network.q_advantages(batch.next_image, batch.next_floats, learner._tau_choosing).argmax(dim=2)
         assert (free != 2).any(), "or limits would not matter"
-        following = learner.target(batch.next_image, batch.next_floats, tau).value[:, :, 0, 2]
+        following = learner.target(batch.next_image, batch.next_floats, tau)[:, :, 0, 2]
     torch.testing.assert_close(targets, batch.reward[:, None] + batch.discount[:, None] * following)
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.shared.reductions import ALONE, average_gradients, fewest, mean_of, standardised, sum_gradients
+from rulka.agents.shared.reductions import ALONE, fewest, mean_of, reduce_gradients, standardised
 from rulka.agents.shared.spec import AgentSpec
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.replay import Batch
@@ -231,8 +231,8 @@ def test_reductions_by_hand() -> None:
 def test_gradients_by_hand() -> None:
     """Gradients 2 of 3 rows and 6 of 1: sums are 8, means weighed by rows 3; what learns nothing stays without."""
     for reduce, other, expected in (
-        (sum_gradients, torch.tensor([6.0]), 8.0),
-        (lambda network, ranks: average_gradients(network, 3, ranks), torch.tensor([6.0, 1.0]), 3.0),
+        (reduce_gradients, torch.tensor([6.0]), 8.0),
+        (lambda network, ranks: reduce_gradients(network, ranks, 3), torch.tensor([6.0, 1.0]), 3.0),
     ):
         network = torch.nn.Linear(1, 1)
         network.weight.grad = torch.tensor([[2.0]])

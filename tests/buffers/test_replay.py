@@ -70,7 +70,8 @@ def test_experience_goes_on_as_before(make_stream: MakeStream, priority):
     replay, other = (filled(some, priority=priority, split=RaceSplit(0.4, seed=0)) for some in (blocks[:6], []))
     if priority is not None:
         index = torch.unique(draw(replay.own, 64).row)
-        replay.update_priorities(index, torch.linspace(0, 3, len(index)))
+        assert replay.priorities is not None
+        replay.priorities.update(index.numpy(), torch.linspace(0, 3, len(index)).numpy())
     state, pieces = replay.experience()
     other.load_experience(StoredExperience(copy.deepcopy(state), copy.deepcopy(dict(pieces))))
     drawn = []

@@ -63,7 +63,7 @@ def test_what_looks_alike_is_linked_by_its_number_alone(make_stream: MakeStream)
     ring.insert(block, 0)
     assert ring.arrays.next_slot.tolist() == [NO_SLOT, NO_SLOT], "what it continues is overwritten"
     resumed = BlockRing(SPEC, num_slots=2)
-    resumed.load_ring(ring.ring_state(), dict(ring.pieces()))
+    resumed.load_ring(ring.ring_state(), {number: ring.block_arrays(number) for number in ring.numbers()})
     for each in (ring, resumed):
         block.number[...] = 7
         each.insert(block, 0)
@@ -207,7 +207,7 @@ def test_the_largest_priority_falls_with_the_errors(make_stream: MakeStream):
     """9 is measured, then measured anew as 2, then written over: new transitions get what is largest by then."""
     ring, priorities = filled_ring(make_stream)
     rows = np.flatnonzero(~is_reset(ring))
-    first = rows[rows < ring.rows_per_slot]
+    first = rows[rows < ring.spec.num_env_steps]
     priorities.update(rows, np.full(len(rows), 0.4, np.float32))
     priorities.update(first[:1], np.array([8.9], np.float32))
     assert priorities.largest == pytest.approx(9.0)

@@ -55,8 +55,8 @@ def test_fractions_may_be_those_of_all_rows(embedding_at: EmbeddingPlace):
     torch.manual_seed(0)
     network, (image, floats) = IqnNetwork(PLAIN, CONV, SIZES._replace(embedding_at=embedding_at), 3), seen()
     tau, action = torch.rand(4), torch.tensor([0, 1, 2, 0, 1])[:, None]
-    expected = network(image, floats, tau.expand(5, -1)).value
-    torch.testing.assert_close(network(image, floats, tau).value, expected)
+    expected = network(image, floats, tau.expand(5, -1))
+    torch.testing.assert_close(network(image, floats, tau), expected)
     expected = expected.gather(3, action[:, None, :, None].expand(-1, 4, -1, 1))[..., 0, 0]
     for shown in (image, network.encode(image)):
         for fractions in (tau, tau.expand(5, -1)):
@@ -108,7 +108,7 @@ def test_a_cloned_iqn_is_iqns_network_and_its_logits_its_mean_values(embedding_a
     cloned, iqn = ClonedIqn(PLAIN, CONV, sizes, 3), IqnNetwork(PLAIN, CONV, sizes, 3)
     iqn.load_state_dict(cloned.state_dict())
     logits = cloned.decide(cloned.encode(image), floats)
-    values = iqn(image, floats, fixed_fractions(NUM_CLONED_FRACTIONS)).value.mean(dim=1)[:, 0]
+    values = iqn(image, floats, fixed_fractions(NUM_CLONED_FRACTIONS)).mean(dim=1)[:, 0]
     torch.testing.assert_close(logits.log_softmax(dim=1), values.log_softmax(dim=1))
     assert torch.equal(logits, iqn.q_advantages(image, floats, fixed_fractions(NUM_CLONED_FRACTIONS))[:, 0])
     functional.cross_entropy(logits, torch.tensor([0, 1, 2, 0, 1])).backward()

@@ -178,7 +178,7 @@ def test_what_the_file_leaves_out_has_its_default() -> None:
         ({"network.iqn.layer_norm": True}, "set transfer.iqn.float_head to fresh"),
         ({"clone.shape": "iqn"}, "transfer.ppo.trunk cloned needs .*, but clone.shape is iqn: set transfer.ppo"),
         (IQN_ALONE | {"clone.shape": "iqn"}, "guided needs a cloned policy, but clone.shape is iqn: set clone"),
-        ({"transfer.iqn.heads": "cloned"}, "but clone.shape is policy, .* to fresh, or clone.shape to iqn"),
+        ({"transfer.iqn.heads": "cloned"}, "but clone.shape is policy: .* to fresh, or clone.shape to iqn"),
         ({"transfer.ppo.heads": "fresh"}, "set ppo.value_warmup_steps to 0"),
         ({"train.algorithm": "impala", "transfer.impala.heads": "fresh"}, "set impala.value_warmup_steps to 0"),
         ({"impala.correction.c_bar": 1.5}, "c_bar needs to be at most rho_bar, but 1.5 is greater than 1.0"),

@@ -25,7 +25,7 @@ from torch import Tensor
 from models.actor_critic import PolicyAndValue
 from rulka.agents.impala.params import CorrectionParams, EpsilonParams, ImpalaParams, OneStepParams, VtraceParams
 from rulka.agents.shared.advantages import Endings, explained_variance
-from rulka.agents.shared.learner import MetricMeans
+from rulka.agents.shared.diagnostics import MetricMeans
 from rulka.agents.shared.policy_gradient import CriticLearner, return_scale
 from rulka.agents.shared.reductions import fewest, spread
 from rulka.agents.shared.rollout_queue import Segment
@@ -88,11 +88,11 @@ class ImpalaLearner(CriticLearner[ImpalaParams]):
         value_loss = 0.5 * ((seen.value - seen.target) / scale).square().mean()
         entropy = distribution.entropy(seen.outputs).mean()
         loss = policy_loss + params.value_weight.at(now) * value_loss - params.entropy_weight.at(now) * entropy
-        if self._initial_kl_weight() > 0.0:
+        if (kl_weight := params.initial_kl_weight.at(now)) > 0.0:
             is_kept = ~part.is_reset
             initial = self._initial_outputs(part.image[:-1][is_kept], part.floats[:-1][is_kept])
             initial_kl = distribution.divergence(initial, seen.outputs).mean()
-            loss = loss + self._initial_kl_weight() * initial_kl
+            loss = loss + kl_weight * initial_kl
             means.add(initial_kl=initial_kl)
         means.add(
             loss=loss,
@@ -152,12 +152,10 @@ def corrected(
         endings: how each decision ended.
         discount: gamma in [0, 1].
     """
-    ones = torch.ones_like(reward)
-    weights = TraceWeights(ones, ones)  # on-policy
+    rho = c = torch.ones_like(reward)  # on-policy
     if isinstance(correction, VtraceParams):
         rho, c = (truncated_ratio(log_ratio, bar) for bar in (correction.rho_bar, correction.c_bar))
-        weights = TraceWeights(rho, c)
-    traced = trace_values(reward, value, weights, endings, discount)
+    traced = trace_values(reward, value, rho, c, endings, discount)
     if isinstance(correction, OneStepParams):
         return traced._replace(advantage=truncated_ratio(log_ratio, correction.rho_bar) * traced.advantage)
     return traced
@@ -177,18 +175,6 @@ def log_prob_in_loss(correction: CorrectionParams, log_prob: Tensor) -> Tensor:
 # rho_bar and mu for small. c_bar determines how far a TD error propagates back: speed of convergence, and variance.
 
 
-class TraceWeights(NamedTuple):
-    """Truncated importance weights [T, N] of decisions; values converge if rho_bar is at least c_bar.
-
-    Attributes:
-        rho: of a decision's own TD error.
-        c: of later TD errors as they propagate back past it.
-    """
-
-    rho: Tensor
-    c: Tensor
-
-
 class Traced(NamedTuple):
     """V-trace targets and advantages, both [T, N]; at resets the value itself and 0.
 
@@ -206,7 +192,7 @@ def truncated_ratio(log_ratio: Tensor, bar: float) -> Tensor:
     return log_ratio.exp().clamp(max=bar)  # a ratio that overflows is infinite, and is truncated too
 
 
-def trace_values(reward: Tensor, value: Tensor, weights: TraceWeights, endings: Endings, discount: float) -> Traced:
+def trace_values(reward: Tensor, value: Tensor, rho: Tensor, c: Tensor, endings: Endings, discount: float) -> Traced:
     """Computes V-trace targets and advantages of a batch of cars.
 
     v_s - V(x_s) = delta_s + gamma c_s (v_{s+1} - V(x_{s+1})) with delta_s = rho_s (r_s + gamma V(x_{s+1}) - V(x_s)).
@@ -216,7 +202,9 @@ def trace_values(reward: Tensor, value: Tensor, weights: TraceWeights, endings: 
         reward: [T, N] for each decision.
         value: [T + 1, N] of the observation before each decision, and of the last one. After a decision that ended a
             race, the next row still belongs to that race: it is its last observation.
-        weights: of each decision.
+        rho: [T, N] truncated importance weight of each decision's own TD error.
+        c: [T, N] the same of later TD errors as they propagate back past it; values converge if rho_bar is at least
+            c_bar.
         endings: how each decision ended.
         discount: gamma in [0, 1].
     """
@@ -226,8 +214,8 @@ def trace_values(reward: Tensor, value: Tensor, weights: TraceWeights, endings: 
     excess = torch.zeros_like(surprise[0])  # v - V of the next row
     for step in range(len(surprise) - 1, -1, -1):
         behind = discount * excess
-        advantage[step] = torch.where(endings.is_reset[step], 0.0, weights.rho[step] * (surprise[step] + behind))
-        excess = weights.rho[step] * surprise[step] + weights.c[step] * behind
+        advantage[step] = torch.where(endings.is_reset[step], 0.0, rho[step] * (surprise[step] + behind))
+        excess = rho[step] * surprise[step] + c[step] * behind
         excess = torch.where(endings.is_reset[step], 0.0, excess)
         target[step] = value[step] + excess
     return Traced(target, advantage)

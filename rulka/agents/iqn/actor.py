@@ -67,7 +67,7 @@ class IqnActor(NetworkActor[IqnNetwork]):
         self._floor = 0.0 if self.network.guide is None else float(self.network.guide.floor)
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
-        """Decides for N cars; see `rulka.agents.shared.spec.Actor`.
+        """Decides for N cars; see `rulka.agents.shared.acting.NetworkActor`.
 
         Noisy layers redraw their noise for every exploring batch; an action counts as greedy if it is the best under
         that noise.
@@ -85,12 +85,12 @@ class IqnActor(NetworkActor[IqnNetwork]):
         return decision_of(self._explore(q_advantage, greedy) if explore else greedy, greedy)
 
     def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
-        """Returns the mean Q-values [N, A] or [N, K, A] at the acting fractions, without noise; see `Actor`."""
+        """Returns the mean Q-values [N, A] or [N, K, A] at the acting fractions, without noise; see `NetworkActor`."""
         image, floats = upload((image, floats), self._device)
         # Decisions compare bit-identical advantages; Q-values average to the state's value.
         q_advantage = self._q_advantages(image, floats, explore=False)
         with torch.inference_mode():
-            value = self._in_torch(len(floats))(image, floats, self._tau).value
+            value = self._in_torch(len(floats))(image, floats, self._tau)
         centred, state = q_advantage - q_advantage.mean(dim=2, keepdim=True), value.mean(dim=(1, 3)).sum(dim=1)
         best = centred.amax(dim=2, keepdim=True)
         others = best.sum(dim=1, keepdim=True) - best

@@ -30,7 +30,7 @@ def inspect_values(network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tens
     was_training = network.training
     network.eval()  # must not update spectral norms
     rows = slice(0, MAX_ROWS)
-    value = network(image[rows], floats[rows], tau.expand(len(image[rows]), -1)).value
+    value = network(image[rows], floats[rows], tau.expand(len(image[rows]), -1))
     network.train(was_training)
     best = value.mean(dim=1).topk(2, dim=2).values
     gap = float((best[..., 0] - best[..., 1]).amin(dim=1).mean())

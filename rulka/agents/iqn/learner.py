@@ -29,10 +29,10 @@ from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.layers import clear_noise, draw_noise
 from rulka.agents.iqn.diagnostics import inspect_values
 from rulka.agents.iqn.params import IqnParams
-from rulka.agents.shared.learner import MetricMeans
+from rulka.agents.shared.diagnostics import MetricMeans
 from rulka.agents.shared.networks import IQN_PARTS, build_iqn
 from rulka.agents.shared.off_policy import OffPolicyLearner
-from rulka.agents.shared.reductions import fewest, mean_of, sum_gradients
+from rulka.agents.shared.reductions import fewest, mean_of, reduce_gradients
 from rulka.agents.shared.spec import AgentError, AgentSpec
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.held_out import RaceSplit
@@ -144,7 +144,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         # Before the clip, which is of the gradient of the whole batch, not of a rank's share.
-        sum_gradients(self.network, self._ranks)
+        reduce_gradients(self.network, self._ranks)
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), params.max_grad_norm.at(self.moment))
         if params.max_grad_value is not None:
             nn.utils.clip_grad_value_(self.network.parameters(), params.max_grad_value)
@@ -202,16 +202,17 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
 
     def _update_priorities(self, batch: Batch, error: Tensor) -> None:
         """Sets the priorities of own transitions from the errors [B] of the batch."""
-        if self._params.prioritised is None:
+        settings, priorities = self._params.prioritised, self.replay.priorities
+        if settings is None or priorities is None:
             return
         own = num_own(batch)
         row, errors, clock = batch.row[:own], error[:own].cpu(), batch.floats[:own, CLOCK].cpu()
         # Near the end of a mini-race little return remains: a small error there says nothing about the same transition
         # earlier in one.
-        is_early = clock < self._horizon - self._params.prioritised.min_actions_left
+        is_early = clock < self._horizon - settings.min_actions_left
         # Non-finite errors end the run elsewhere, with the weights that led to them.
         counts = is_early & errors.isfinite()
-        self.replay.update_priorities(row[counts], errors[counts])
+        priorities.update(row[counts].numpy(), errors[counts].numpy())
 
     # Batches ----------------------------------------------------------------------------------------------------------
 
@@ -369,14 +370,14 @@ def target_quantiles(
         alpha, temperature, floor = params.munchausen.alpha, params.munchausen.temperature, params.munchausen.floor
         q_advantage = target.q_advantages(batch.image, batch.floats, tau_choosing)
         reward = reward + munchausen_bonus(q_advantage, batch.action, alpha, temperature, floor)
-        next_value = soft_value(target(*following, tau).value, temperature)
+        next_value = soft_value(target(*following, tau), temperature)
     elif params.use_double_dqn:
         q_advantage = online.q_advantages(*following, tau_choosing)
         if online.guide is not None and batch.next_guide.numel():
             q_advantage = online.guide.limit(q_advantage, batch.next_guide)
         next_value = target.of_action(*following, tau, q_advantage.argmax(dim=2))
     else:
-        next_value = target(*following, tau).value.amax(dim=3).sum(dim=2)
+        next_value = target(*following, tau).amax(dim=3).sum(dim=2)
     return reward[:, None] + batch.discount[:, None] * next_value
 
 

@@ -42,25 +42,15 @@ class IqnPartsParams(PartsParams):
     trunk: Trunk = "fresh"
     heads: PartHeads = "fresh"
 
+    CLONE = "iqn", "Q-values"
+
     def impossible(self, algorithm: str, network: NetworkParams, shape: CloneShape) -> Iterator[str]:
         """Yields error messages; see `PartsParams`."""
-        if shape != "policy":
-            if network.iqn.guided:
-                yield (
-                    f"network.iqn.guided needs a cloned policy, but clone.shape is {shape}: set clone.shape to policy, "
-                    "or network.iqn.guided to false and iqn.warmup_steps and iqn.guide_floor to 0"
-                )
-            return
-        for part in ("trunk", "heads"):
-            if getattr(self, part) == "cloned":
-                yield (
-                    f"transfer.{algorithm}.{part} cloned needs Q-values, but clone.shape is {shape}, which has logits: "
-                    f"set transfer.{algorithm}.{part} to fresh, or clone.shape to iqn"
-                )
-        if network.iqn.layer_norm and self.float_head == "cloned":
+        yield from super().impossible(algorithm, network, shape)
+        if network.iqn.guided and shape != "policy":
             yield (
-                "network.iqn.layer_norm needs a float head that was trained with it, but transfer.iqn.float_head is "
-                "cloned: set transfer.iqn.float_head to fresh, or network.iqn.layer_norm to false"
+                f"network.iqn.guided needs a cloned policy, but clone.shape is {shape}: set clone.shape to policy, "
+                "or network.iqn.guided to false and iqn.warmup_steps and iqn.guide_floor to 0"
             )
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from models.actor_critic import PolicyAndValue
 from rulka.agents.ppo.params import PpoParams
 from rulka.agents.shared.advantages import estimate_advantages, explained_variance
-from rulka.agents.shared.learner import MetricMeans
+from rulka.agents.shared.diagnostics import MetricMeans
 from rulka.agents.shared.policy_gradient import CriticLearner, Rollout, clipped_policy_loss, return_scale
 from rulka.agents.shared.reductions import mean_of, spread, standardised
 from rulka.agents.shared.rollout_queue import Segment
@@ -52,7 +52,7 @@ class PpoLearner(CriticLearner[PpoParams]):
             decided = network.decide(encoded.flatten(0, 1), segment.floats.flatten(0, 1))
         rollout = self._evaluate(segment, decided)
         standard = rollout._replace(advantage=standardised(rollout.advantage, self._ranks))
-        if self._initial_kl_weight() > 0.0:
+        if self._params.initial_kl_weight.at(self.moment) > 0.0:
             standard = standard._replace(initial_outputs=self._initial_outputs(rollout.image, rollout.floats))
         scale = return_scale(rollout.returns, self._ranks)
         num_samples = self._run_epochs(
@@ -67,8 +67,21 @@ class PpoLearner(CriticLearner[PpoParams]):
         """Estimates advantages; `decided` has rows [(T + 1) N] for all observations of the segment."""
         cars = (-1, segment.is_reset.shape[1])
         by_car = PolicyAndValue(*(column.unflatten(0, cars) for column in decided))
-        params, now = self._params, self.moment
-        return rollout_with_gae(segment, by_car, params.gamma.at(now), params.gae_lambda.at(now))
+        discount, gae_lambda = self._params.gamma.at(self.moment), self._params.gae_lambda.at(self.moment)
+        reward, value = segment.shaped_reward(discount), by_car.value
+        # An autoreset step observes the last observation of the previous race: its value bootstraps a truncated race.
+        estimate = estimate_advantages(reward, value, segment.endings, discount, gae_lambda)
+        is_kept = ~segment.is_reset
+        return Rollout(
+            image=segment.image[:-1][is_kept],
+            floats=segment.floats[:-1][is_kept],
+            action=segment.action[is_kept],
+            log_prob=segment.log_prob[is_kept],
+            advantage=estimate.advantage[is_kept],
+            outputs=by_car.outputs[:-1][is_kept],
+            value=value[:-1][is_kept],
+            returns=estimate.returns[is_kept],
+        )
 
     def _gradient_step(self, decided: PolicyAndValue, part: Rollout, scale: float, means: MetricMeans) -> bool:
         """Runs one gradient step; returns True if the policy has moved beyond `max_kl`, which ends the update."""
@@ -82,7 +95,7 @@ class PpoLearner(CriticLearner[PpoParams]):
         loss = policy.loss + params.value_weight.at(now) * value.loss - params.entropy_weight.at(now) * entropy
         if len(part.initial_outputs):
             initial_kl = distribution.divergence(part.initial_outputs, decided.outputs).mean()
-            loss = loss + self._initial_kl_weight() * initial_kl
+            loss = loss + params.initial_kl_weight.at(now) * initial_kl
             means.add(initial_kl=initial_kl)
         means.add(
             loss=loss,
@@ -108,32 +121,6 @@ class PpoLearner(CriticLearner[PpoParams]):
             "num_decisions": float(len(rollout.action)),
             "num_samples": float(num_samples),
         }
-
-
-def rollout_with_gae(segment: Segment, decided: PolicyAndValue, discount: float, gae_lambda: float) -> Rollout:
-    """Estimates the advantages of a segment's actions.
-
-    An autoreset step observes the last observation of the previous race, so its value bootstraps a truncated race.
-
-    Args:
-        segment: the experience.
-        decided: outputs [T + 1, N, P] and values [T + 1, N] of all its observations, from one network.
-        discount: gamma, also of the shaping.
-        gae_lambda: lambda of generalised advantage estimation.
-    """
-    value = decided.value
-    estimate = estimate_advantages(segment.shaped_reward(discount), value, segment.endings, discount, gae_lambda)
-    is_kept = ~segment.is_reset
-    return Rollout(
-        image=segment.image[:-1][is_kept],
-        floats=segment.floats[:-1][is_kept],
-        action=segment.action[is_kept],
-        log_prob=segment.log_prob[is_kept],
-        advantage=estimate.advantage[is_kept],
-        outputs=decided.outputs[:-1][is_kept],
-        value=value[:-1][is_kept],
-        returns=estimate.returns[is_kept],
-    )
 
 
 class ValueLoss(NamedTuple):

@@ -39,7 +39,7 @@ class PqlActor(PolicyActor):
         self._decisions = decisions_of(spec.actions)
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
-        """Decides for N cars; see `rulka.agents.shared.spec.Actor`."""
+        """Decides for N cars; see `rulka.agents.shared.acting.NetworkActor`."""
         outputs = self._outputs(*upload((image, floats), self._device))
         greedy = action = self._decisions.greedy(outputs)
         if explore:

@@ -29,10 +29,11 @@ from models.actor_critic import ClonePolicy, Critics
 from rulka.agents.pql.actor import Decisions, decisions_of
 from rulka.agents.pql.halves import HalfHandle
 from rulka.agents.pql.params import PqlParams
-from rulka.agents.shared.learner import MetricMeans, PartRates, inspect_training
+from rulka.agents.shared.diagnostics import MetricMeans, inspect_training
 from rulka.agents.shared.networks import POLICY_PARTS, build_clone_policy, seeded
 from rulka.agents.shared.off_policy import OffPolicyLearner, is_frozen, store_features
 from rulka.agents.shared.spec import AgentSpec
+from rulka.agents.shared.weights import PartRates
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.replay import Batch, Replay
 from rulka.buffers.ring import shaped_returns
@@ -230,13 +231,6 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         return facts
 
     # Diagnostics and checkpoints --------------------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def values(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Returns the first critic's value [B] of the policy at images [B, L, H, W] and floats [B, F]."""
-        state = self.network.state(image, floats)
-        rated = self._decisions.rate(self.critics, state, self.network.read_out(self.network.trunk(state)))
-        return (rated.probability * rated.values[0]).sum(dim=1)
 
     def inspect(self) -> dict[str, float]:
         """Returns diagnostics of gradients and weights, by tags; changes nothing."""

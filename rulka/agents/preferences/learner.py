@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from models.actor_critic import PolicyAndValue
 from rulka.agents.preferences.params import DpoParams, GrpoParams, OnlinePairsParams
-from rulka.agents.shared.learner import MetricMeans
+from rulka.agents.shared.diagnostics import MetricMeans
 from rulka.agents.shared.policy_gradient import PolicyLearner, Rollout, clipped_policy_loss
 from rulka.agents.shared.race_queue import WaitingRaces
 from rulka.agents.shared.rollout_queue import WaitingBlocks
@@ -61,7 +61,7 @@ class GrpoLearner(PolicyLearner[GrpoParams, WaitingRaces]):
             outputs=outputs,
             weight=weight.repeat_interleave(races.num_decisions),
         )
-        if self._initial_kl_weight() > 0.0:
+        if params.initial_kl_weight.at(self.moment) > 0.0:
             rollout = rollout._replace(initial_outputs=self._initial_outputs(races.image, races.floats))
         num_samples = self._run_epochs(
             rollout, encoded, params, lambda decided, part: self._gradient_step(decided, part, means)
@@ -89,7 +89,7 @@ class GrpoLearner(PolicyLearner[GrpoParams, WaitingRaces]):
         loss = policy.loss - params.entropy_weight.at(now) * entropy
         if len(part.initial_outputs):
             initial_kl = (part.weight * distribution.divergence(decided.outputs, part.initial_outputs)).mean()
-            loss = loss + self._initial_kl_weight() * initial_kl
+            loss = loss + params.initial_kl_weight.at(now) * initial_kl
             means.add(initial_kl=initial_kl)
         means.add(
             loss=loss,
@@ -101,9 +101,6 @@ class GrpoLearner(PolicyLearner[GrpoParams, WaitingRaces]):
             grad_norm=self._step(loss, len(part.action)),
         )
         return float(moved) > params.max_kl.at(now)
-
-    def _initial_kl_weight(self) -> float:
-        return 0.0 if self._initial_policy is None else self._params.initial_kl_weight.at(self.moment)
 
 
 SMALLEST_DEVIATION = 1e-6

@@ -117,8 +117,3 @@ class DpoParams(PolicyParams, EpochsParams):
         yield from super().impossible(context)
         if self.given_pairs is not None and self.action_repeat > 1:
             yield f"dpo.pairs {self.pairs.kind} needs decisions taken once: set dpo.action_repeat to 1"
-
-    @property
-    def needs_initial_policy(self) -> bool:
-        """Always True: the initial policy is the reference."""
-        return True

@@ -34,7 +34,7 @@ NetworkT = TypeVar("NetworkT", bound=Torso)
 
 
 class NetworkActor(ABC, Generic[NetworkT]):
-    """Base of the actors of all algorithms; see `rulka.agents.shared.spec.Actor`.
+    """Base of the actors of all algorithms: chooses actions for a batch of cars.
 
     A float precision that is set explicitly runs in torch, bit for bit. "int8" uses integers where possible and float32
     elsewhere. "auto" is bfloat16 in torch for batches of at least `LEAST_CARS_IN_BFLOAT16` if the device supports it
@@ -79,6 +79,17 @@ class NetworkActor(ABC, Generic[NetworkT]):
         self._copy: NetworkT | None = None
 
     @abstractmethod
+    def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
+        """Decides for N cars: image [N, L, H, W] uint8, floats [N, F] float32 raw; greedily unless `explore`."""
+
+    @abstractmethod
+    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues | None:
+        """Returns its values of all actions for N observations, as in `act`; changes nothing.
+
+        None if decisions are continuous.
+        """
+
+    @abstractmethod
     def _outputs_of(self, network: NetworkT, image: Tensor, floats: Tensor) -> Tensor:
         """Maps raw images and raw floats through a network to the outputs [N, ...] that decisions need."""
 
@@ -100,7 +111,7 @@ class NetworkActor(ABC, Generic[NetworkT]):
         self._moment = moment
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the RNG state."""
+        """Returns all state besides weights that its next decisions depend on: the RNG state."""
         return self._generators.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -176,7 +187,7 @@ class PolicyActor(NetworkActor[ActorCritic | ClonePolicy]):
         self._actions, self._distribution = spec.actions, distribution_of(spec.actions)
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
-        """Decides for N cars; see `rulka.agents.shared.spec.Actor`."""
+        """Decides for N cars; see `NetworkActor`."""
         outputs = self._outputs(*upload((image, floats), self._device))
         greedy = action = self._distribution.greedy(outputs)
         if explore:
@@ -186,7 +197,7 @@ class PolicyActor(NetworkActor[ActorCritic | ClonePolicy]):
         return Decision(*(column.numpy() for column in on_host(action, log_prob, is_greedy)))
 
     def action_values(self, image: Tensor, floats: Tensor) -> ActionValues | None:
-        """Returns the probabilities [N, A] or [N, K, A] of the policy; see `rulka.agents.shared.spec.Actor`."""
+        """Returns the probabilities [N, A] or [N, K, A] of the policy; see `NetworkActor`."""
         if not isinstance(self._actions, Choices):
             return None
         outputs = self._outputs(*upload((image, floats), self._device))

@@ -115,6 +115,6 @@ def _policy_arguments(*plan: *Plan) -> tuple[InputShape, EncoderConfig, int, int
 def _iqn_arguments(*plan: *Plan) -> tuple[InputShape, EncoderConfig, IqnSizes, int]:
     observation, encoder, network, normalisation, num_outputs = plan
     own = network.iqn.model_dump(exclude={"guided"})
-    sizes = IqnSizes(network.float_hidden, network.dense_hidden, fusion=network.fusion, **own)
-    sizes = sizes._replace(actions_per_decision=network.actions_per_decision)
+    own |= {"fusion": network.fusion, "actions_per_decision": network.actions_per_decision}
+    sizes = IqnSizes(network.float_hidden, network.dense_hidden, **own)
     return input_shape(observation, normalisation), encoder, sizes, num_outputs

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from models.torso import Torso
-from rulka.agents.shared.learner import Learner, NetworkT, PartRates
+from rulka.agents.shared.learner import Learner
 from rulka.agents.shared.params import OffPolicyParams
+from rulka.agents.shared.weights import NetworkT, PartRates
 from rulka.buffers.experience import ExperienceBlock, StoredExperience
 from rulka.contracts.schedule import Moment
 from rulka.machine.device import device_of

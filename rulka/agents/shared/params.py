@@ -37,6 +37,9 @@ class PartsParams(Section):
     trunk: Trunk = "cloned"
     heads: PartHeads = "cloned"
 
+    CLONE: ClassVar[tuple[CloneShape, str]] = "policy", "a cloned policy"
+    """Shape of the cloned policy that trunk and heads can be cloned from, and what they need of it."""
+
     def impossible(self, algorithm: str, network: NetworkParams, shape: CloneShape) -> Iterator[str]:
         """Yields an error message for each part that cannot be transferred.
 
@@ -45,18 +48,19 @@ class PartsParams(Section):
             network: network sizes.
             shape: of the cloned policy.
         """
-        if shape == "policy":
+        own, needed = self.CLONE
+        if shape == own:
             return
         for part in ("trunk", "heads"):
             if getattr(self, part) == "cloned":
                 yield (
-                    f"transfer.{algorithm}.{part} cloned needs a cloned policy, but clone.shape is {shape}: set "
-                    f"transfer.{algorithm}.{part} to fresh, or clone.shape to policy"
+                    f"transfer.{algorithm}.{part} cloned needs {needed}, but clone.shape is {shape}: set "
+                    f"transfer.{algorithm}.{part} to fresh, or clone.shape to {own}"
                 )
         if network.iqn.layer_norm and self.float_head == "cloned":
             yield (
-                f"transfer.{algorithm}.float_head cloned needs one without layer norm, but clone.shape is {shape} and "
-                f"network.iqn.layer_norm true: set transfer.{algorithm}.float_head to fresh, or clone.shape to policy"
+                f"transfer.{algorithm}.float_head cloned needs clone.shape {own}, but it is {shape} and "
+                f"network.iqn.layer_norm true: set transfer.{algorithm}.float_head to fresh, or clone.shape to {own}"
             )
 
 
@@ -194,7 +198,7 @@ class PolicyParams(AlgorithmParams):
     @property
     def needs_initial_policy(self) -> bool:
         """Whether the loss ever refers to the initial policy."""
-        raise NotImplementedError
+        return True
 
     def _check_combinations(self) -> Iterator[str]:
         yield from super()._check_combinations()

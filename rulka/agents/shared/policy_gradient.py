@@ -17,12 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from models.actor_critic import ActorCritic, PolicyAndValue
-from rulka.agents.shared.advantages import Endings, solve_linear_value
+from rulka.agents.shared.advantages import Endings
+from rulka.agents.shared.diagnostics import MetricMeans
 from rulka.agents.shared.distributions import distribution_of
-from rulka.agents.shared.learner import Learner, MetricMeans
+from rulka.agents.shared.learner import Learner
+from rulka.agents.shared.linear_value import solve_linear_value
 from rulka.agents.shared.networks import ACTOR_CRITIC_PARTS, build_actor_critic
 from rulka.agents.shared.params import CriticParams, EpochsParams, PolicyParams
-from rulka.agents.shared.reductions import ALONE, Ranks, average_gradients, fewest, mean_of
+from rulka.agents.shared.reductions import ALONE, Ranks, fewest, mean_of, reduce_gradients
 from rulka.agents.shared.rollout_queue import Segment, WaitingBlocks
 from rulka.agents.shared.spec import AgentSpec
 from rulka.buffers.experience import ExperienceBlock, StoredExperience
@@ -171,7 +173,7 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
         """Runs a gradient step on a loss averaged over `num_rows` rows; returns the norm of the gradient."""
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        average_gradients(self.network, num_rows, self._ranks)
+        reduce_gradients(self.network, self._ranks, num_rows)
         return self._apply_gradient()
 
     def _apply_gradient(self) -> Tensor:
@@ -283,9 +285,6 @@ class CriticLearner(PolicyLearner[CriticT, WaitingBlocks]):
         }
         return facts | self._learn(segment, means)
 
-    def _initial_kl_weight(self) -> float:
-        return 0.0 if self._initial_policy is None else self._params.initial_kl_weight.at(self.moment)
-
     def _is_warming_up(self) -> bool:
         return self.version == 0 and self._params.value_warmup_steps > 0
 
@@ -306,19 +305,15 @@ class CriticLearner(PolicyLearner[CriticT, WaitingBlocks]):
         # In main memory: the sums are float64, which is slow on many GPUs and unsupported on others.
         feature, reward, *ends = on_host(hidden, segment.shaped_reward(discount), *segment.endings)
         ranks = self._ranks
-        total = None if ranks.size == 1 else self._total_on_host
-        solved = solve_linear_value(feature, reward, Endings(*ends), discount, gae_lambda, RIDGE, total)
+        total = None if ranks.size == 1 else lambda numbers: on_host(ranks.total(numbers.to(self._device)))[0]
+        weight, bias = solve_linear_value(feature, reward, Endings(*ends), discount, gae_lambda, RIDGE, total)
         with torch.no_grad():
-            network.value_head.weight.copy_(solved.weight[None].float())
-            network.value_head.bias.copy_(solved.bias.float())
+            network.value_head.weight.copy_(weight[None].float())
+            network.value_head.bias.copy_(bias.float())
             if total is not None:  # machines may solve the same equations with different last bits
                 for tensor in (network.value_head.weight, network.value_head.bias):
                     tensor.copy_(ranks.total(tensor if ranks.rank == 0 else torch.zeros_like(tensor)))
             return network.read_out(hidden.flatten(0, 1))
-
-    def _total_on_host(self, numbers: Tensor) -> Tensor:
-        """Returns the sum over all ranks of tensors in main memory."""
-        return on_host(self._ranks.total(numbers.to(self._device)))[0]
 
 
 def return_scale(returns: Tensor, ranks: Ranks = ALONE) -> float:

@@ -9,8 +9,6 @@ Dimensions: M rows of this rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor, nn
 
@@ -40,16 +38,26 @@ class Ranks:
 ALONE = Ranks()
 
 
-def sum_gradients(network: nn.Module, ranks: Ranks) -> None:
-    """All-reduces gradients to their sum, for losses that are sums over the batch."""
-    if ranks.size > 1:
-        _share_out(_gradients(network), ranks, None)
+def reduce_gradients(network: nn.Module, ranks: Ranks, num_rows: int | None = None) -> None:
+    """All-reduces gradients, in a single exchange.
 
-
-def average_gradients(network: nn.Module, num_rows: int, ranks: Ranks) -> None:
-    """All-reduces gradients to their row-weighted mean, for losses that are means over each rank's `num_rows` rows."""
-    if ranks.size > 1:
-        _share_out(_gradients(network), ranks, num_rows)
+    Args:
+        network: its gradients are replaced.
+        ranks: all of them.
+        num_rows: of this rank, for losses that are means over them: gradients become their row-weighted mean. None
+            sums them, for losses that are sums over the batch.
+    """
+    if ranks.size == 1:
+        return
+    gradients = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    if num_rows is not None:  # the row count is summed along
+        flat = torch.cat([flat * num_rows, flat.new_tensor([num_rows])])
+    flat = ranks.total(flat)
+    if num_rows is not None:
+        flat = flat[:-1] / flat[-1]
+    for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))
 
 
 def mean_of(values: Tensor, ranks: Ranks) -> Tensor:
@@ -83,23 +91,6 @@ def fewest(count: int, ranks: Ranks) -> int:
 def seed_of_rank(seed: int, rank: int) -> int:
     """Returns the sampling seed of a rank: the run's own for rank 0, another for each of the rest."""
     return seed if rank == 0 else (seed + 0x9E3779B97F4A7C15 * rank) % (1 << 63)
-
-
-def _gradients(network: nn.Module) -> list[Tensor]:
-    return [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
-
-
-def _share_out(gradients: Iterable[Tensor], ranks: Ranks, num_rows: int | None) -> None:
-    """Replaces gradients by their sum over ranks, or by their row-weighted mean, in a single all-reduce."""
-    gradients = list(gradients)
-    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    if num_rows is not None:  # the row count is summed along
-        flat = torch.cat([flat * num_rows, flat.new_tensor([num_rows])])
-    flat = ranks.total(flat)
-    if num_rows is not None:
-        flat = flat[:-1] / flat[-1]
-    for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
-        gradient.copy_(part.view_as(gradient))
 
 
 def _count(values: Tensor) -> Tensor:

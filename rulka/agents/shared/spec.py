@@ -1,4 +1,4 @@
-"""Agent specification, and the interface of actors.
+"""Agent specification, and what actors decide.
 
 An *actor* chooses actions in a collector; a *learner* turns experience into weights. Neither knows about processes.
 Dimensions: N cars, L frames seen at once, H x W pixels, F floats.
@@ -6,9 +6,9 @@ Dimensions: N cars, L frames seen at once, H x W pixels, F floats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from rulka.agents.shared.params import AlgorithmParams
 from rulka.contracts.actions import ActionSpace, Choices
 from rulka.contracts.observation import Normalisation
 from rulka.contracts.observation_params import ObservationParams
-from rulka.contracts.schedule import Moment
 from rulka.machine.errors import UserError
 from rulka.machine.precision import ActingPrecision, Precision
 
@@ -116,36 +115,3 @@ class ActionValues(NamedTuple):
 
     name: str
     value: NDArray[np.float32]
-
-
-class Actor(Protocol):
-    """Chooses actions for a batch of cars."""
-
-    @property
-    def network(self) -> nn.Module:
-        """The network it acts with, read-only: an actor may use a copy, which only `load_network` updates."""
-        ...
-
-    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
-        """Loads all weights of a published version (copied), used from the next decision on."""
-
-    def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
-        """Decides for N cars: image [N, L, H, W] uint8, floats [N, F] float32 raw; greedily unless `explore`."""
-        ...
-
-    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues | None:
-        """Returns its values of all actions for N observations, as in `act`; changes nothing.
-
-        None if decisions are continuous.
-        """
-        ...
-
-    def set_moment(self, moment: Moment) -> None:
-        """Sets the progress of the run, for schedules."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns all state besides weights that its next decisions depend on."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resumes from a `state_dict`."""
