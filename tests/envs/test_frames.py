@@ -60,7 +60,7 @@ def test_what_cannot_be_withheld_is_named() -> None:
     cases = [
         (["waypoints", "waypoints"], "waypoints twice"),
         (["waypoint"], "waypoints"),
-        (get_args(Part), "nothing to see"),
+        (get_args(Part), "withheld needs to leave a part to see"),
     ]
     for withheld, message in cases:
         with pytest.raises(ValueError, match=message):

@@ -83,7 +83,7 @@ class Scripted:
         assert not tensors, "it has none"
 
     def act(self, image: torch.Tensor, floats: torch.Tensor, *, explore: bool) -> Any:
-        return SimpleNamespace(action=self.actions(floats))
+        return SimpleNamespace(for_environment=self.actions(floats))
 
     def actions(self, cars: Any) -> np.ndarray:
         self.num_decisions += 1

@@ -69,4 +69,4 @@ def test_central_inference_decides_there(tmp_path: Path, track: Path, device: to
     there, here = inference._actor, make_actor(spec.make_actor.args[0], 5)
     here.load_network(weights)
     one, other = (actor.act(image, floats, explore=False) for actor in (here, there))
-    np.testing.assert_array_equal(one.action, other.for_environment)
+    np.testing.assert_array_equal(one.action, other.action)

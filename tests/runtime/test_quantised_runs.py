@@ -51,7 +51,7 @@ def run_and_keep(loop: LearnerLoop) -> Stored:
 def log_prob(actor: Any, tensors: Any, image: np.ndarray, floats: np.ndarray, action: np.ndarray) -> np.ndarray:
     actor.load_network(tensors)
     values = actor.action_values(torch.from_numpy(image), torch.from_numpy(floats)).value
-    return np.log(values[np.arange(len(action)), action])
+    return np.log(values[np.arange(len(action)), action[:, 0]])
 
 
 SLOW = pytest.mark.slow

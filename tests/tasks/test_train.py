@@ -175,7 +175,7 @@ def test_a_demonstration_is_paid_for_its_finish_or_cut(small_params: Params) -> 
     # Each decision pays 2 per_metre and 0.05 per_second, and a value follows the last.
     rewards = small_params.rewards
     block = race_block(straight_race(), None, rewards)
-    assert block.action[:, 0].tolist() == [0, 1, 2, 3]
+    assert block.action[:, 0, 0].tolist() == [0, 1, 2, 3]
     np.testing.assert_allclose(block.reward, 2 * rewards.per_metre + 0.05 * rewards.per_second, rtol=1e-5)
     assert block.truncated[:, 0].tolist() == [False, False, False, True]
     assert not block.terminated.any()
