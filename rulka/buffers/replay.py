@@ -30,7 +30,8 @@ from rulka.buffers.demonstrations import demonstration_ring
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, StoredExperience
 from rulka.buffers.held_out import RaceSplit
 from rulka.buffers.priorities import Priorities
-from rulka.buffers.ring import BlockRing, Derive, Transitions, find_transitions, on_device, place_of_ring
+from rulka.buffers.ring import BlockRing, Derive, on_device, place_of_ring
+from rulka.buffers.transitions import Transitions, find_transitions
 
 _LOGGER = logging.getLogger(__name__)
 PartT = TypeVar("PartT")

@@ -1,4 +1,4 @@
-"""A ring buffer of experience blocks that stores every frame once, and the transitions read from it.
+"""A ring buffer of experience blocks that stores every frame once.
 
 A block is stored unchanged, with its last observation, so a frame costs (T + 1) / T of its size. If L frames are seen
 at once, the ring stores the newest frame of each observation, preceded by the older ones of the first: (T + L) / T.
@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -324,119 +323,3 @@ def _each_once(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     if image.shape[2] == 1:
         return image[:, :, 0]
     return np.concatenate([image[0].swapaxes(0, 1)[:-1], image[:, :, -1]])
-
-
-# Transitions of several decisions, read from stored blocks by compiled loops ------------------------------------------
-
-
-class Transitions(NamedTuple):
-    """Start, end, rewards and first action of transitions: what the compiled loops find in a ring.
-
-    Attributes:
-        row: [B] int64 flat index of the first decision.
-        weight: [B] float32 importance weight.
-        reward: [B, L] float32 reward of each decision, 0 after the last one.
-        num_steps: [B] int64 decisions in the transition, 1 to L.
-        is_terminal: [B] the last decision was terminal.
-        observation: [B] int64 flat index of the observation before the first decision.
-        next_observation: [B] int64 flat index of the observation after the last one.
-        potential: [B] float32 of the observation.
-        next_potential: [B] float32 of the next observation.
-        action: [B, K] int64 first actions; float32 if decisions are continuous.
-    """
-
-    row: NDArray[np.int64]
-    weight: NDArray[np.float32]
-    reward: NDArray[np.float32]
-    num_steps: NDArray[np.int64]
-    is_terminal: NDArray[np.bool_]
-    observation: NDArray[np.int64]
-    next_observation: NDArray[np.int64]
-    potential: NDArray[np.float32]
-    next_potential: NDArray[np.float32]
-    action: NDArray
-
-
-def find_transitions(
-    ring: RingArrays, rows: NDArray[np.int64], max_steps: int, *, past_exploring: bool = False
-) -> Transitions:
-    """Follows each row for up to `max_steps` decisions.
-
-    A transition ends early with its race, with the newest observation of its stream, and before the first later
-    decision that was not greedy: rewards after exploring are not the policy's. It always holds at least its own
-    decision, even the finishing one. A truncated race is not terminal.
-
-    Args:
-        ring: the blocks.
-        rows: [B] flat indices of decisions that are not resets.
-        max_steps: L, most decisions in a transition; positive.
-        past_exploring: continues past decisions that were not greedy, for policies with noise in every decision.
-    """
-    batch = len(rows)
-    first = ring.action.reshape(-1, ring.action.shape[-1])[rows]
-    transitions = Transitions(
-        row=rows,
-        weight=np.ones(batch, np.float32),
-        reward=np.zeros((batch, max_steps), np.float32),
-        num_steps=np.zeros(batch, np.int64),
-        is_terminal=np.zeros(batch, np.bool_),
-        observation=np.zeros(batch, np.int64),
-        next_observation=np.zeros(batch, np.int64),
-        potential=np.zeros(batch, np.float32),
-        next_potential=np.zeros(batch, np.float32),
-        action=first if first.dtype == np.float32 else first.astype(np.int64),
-    )
-    _follow_rows(ring, max_steps, past_exploring, transitions)
-    return transitions
-
-
-@njit(cache=True, nogil=True)
-def _follow_rows(ring: RingArrays, max_steps: int, past_exploring: bool, out: Transitions) -> None:
-    rows, num_steps, num_cars = out.row, ring.reward.shape[1], ring.reward.shape[2]
-    for b in range(rows.shape[0]):
-        car = rows[b] % num_cars
-        step = (rows[b] // num_cars) % num_steps
-        slot = rows[b] // (num_cars * num_steps)
-        out.observation[b] = (slot * (num_steps + 1) + step) * num_cars + car
-        out.potential[b] = ring.potential[slot, step, car]
-        count = 0
-        while True:
-            out.reward[b, count] = ring.reward[slot, step, car]
-            count += 1
-            is_terminal = ring.terminated[slot, step, car]
-            has_ended = is_terminal or ring.truncated[slot, step, car]
-            step += 1
-            if has_ended or count == max_steps:
-                break
-            if step == num_steps:
-                if ring.next_slot[slot] == NO_SLOT:
-                    break
-                slot, step = ring.next_slot[slot], 0
-            if ring.is_reset[slot, step, car] or not (past_exploring or ring.is_greedy[slot, step, car]):
-                break
-        out.num_steps[b] = count
-        out.is_terminal[b] = is_terminal
-        out.next_observation[b] = (slot * (num_steps + 1) + step) * num_cars + car
-        out.next_potential[b] = ring.potential[slot, step, car]
-
-
-def shaped_returns(
-    transitions: Transitions, num_counted: NDArray[np.int64], has_ended: NDArray[np.bool_], gamma: float
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Returns discounted rewards [B] with potential-based shaping, and the factors [B] of the next values.
-
-    Ng et al. 1999: adding gamma phi(s') - phi(s), with phi = 0 if nothing follows, keeps the optimal policy unchanged.
-
-    Args:
-        transitions: B of them.
-        num_counted: [B] number of first decisions whose rewards count, 1 to L.
-        has_ended: [B] True if no value follows.
-        gamma: discount of one decision, in [0, 1].
-    """
-    powers = gamma ** np.arange(transitions.reward.shape[1] + 1, dtype=np.float64)
-    discount = np.where(has_ended, 0.0, powers[num_counted])
-    paid = np.zeros(len(num_counted))
-    for step, power in enumerate(powers[:-1]):
-        paid += np.where(step < num_counted, transitions.reward[:, step] * power, 0.0)
-    reward = paid + (discount * transitions.next_potential - transitions.potential)
-    return reward.astype(np.float32), discount.astype(np.float32)

@@ -13,7 +13,7 @@ from rulka.agents.shared.networks import IQN_PARTS
 from rulka.agents.shared.params import ByPartParams
 from rulka.agents.shared.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
-from rulka.buffers.ring import Transitions
+from rulka.buffers.transitions import Transitions
 from rulka.contracts.schedule import Moment, Schedule
 from tests.agents.conftest import constant, filled, small_spec, train, views
 

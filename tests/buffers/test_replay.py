@@ -13,7 +13,7 @@ from rulka.buffers.demonstrations import demonstration_ring
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, StoredExperience
 from rulka.buffers.held_out import RaceSplit
 from rulka.buffers.replay import FEATURES, Batch, Replay, Source, draw_rows
-from rulka.buffers.ring import find_transitions, shaped_returns
+from rulka.buffers.transitions import find_transitions, shaped_returns
 from rulka.machine.device import CPU
 from tests.buffers.conftest import check_links
 

@@ -13,7 +13,8 @@ from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.buffers.held_out import RaceSplit
 from rulka.buffers.priorities import Priorities
 from rulka.buffers.replay import draw_rows
-from rulka.buffers.ring import NO_SLOT, BlockRing, Derive, find_transitions
+from rulka.buffers.ring import NO_SLOT, BlockRing, Derive
+from rulka.buffers.transitions import find_transitions
 from tests.buffers.conftest import check_links
 
 SPEC = BlockSpec(num_steps=5, num_cars=3, height=2, width=2, num_floats=4)

@@ -38,7 +38,7 @@ from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.held_out import RaceSplit
 from rulka.buffers.priorities import inspect_priorities
 from rulka.buffers.replay import GUIDE, Batch, Replay, Source
-from rulka.buffers.ring import Transitions, shaped_returns
+from rulka.buffers.transitions import Transitions, shaped_returns
 from rulka.contracts.observation import FLOATS
 from rulka.machine.device import CPU, upload, weights_on_host
 from rulka.machine.precision import autocast

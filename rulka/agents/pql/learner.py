@@ -35,7 +35,7 @@ from rulka.agents.shared.off_policy import OffPolicyLearner, is_frozen, store_fe
 from rulka.agents.shared.spec import AgentSpec
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.replay import Batch, Replay
-from rulka.buffers.ring import shaped_returns
+from rulka.buffers.transitions import shaped_returns
 from rulka.contracts.schedule import Moment
 from rulka.machine.device import CPU, Generators, device_of, state_on_host, weights_on_host
 from rulka.machine.precision import Precision, autocast
