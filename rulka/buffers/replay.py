@@ -30,7 +30,7 @@ from rulka.buffers.demonstrations import demonstration_ring
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, StoredExperience
 from rulka.buffers.held_out import RaceSplit
 from rulka.buffers.priorities import Priorities
-from rulka.buffers.ring import BlockRing, Derive, on_device, place_of_ring
+from rulka.buffers.ring import BlockRing, Derive, observation_index, on_device, place_of_ring
 from rulka.buffers.transitions import Transitions, find_transitions
 
 _LOGGER = logging.getLogger(__name__)
@@ -204,8 +204,7 @@ class Replay:
         """
         ring = self.ring
         rows, _ = draw_rows(ring, self._generator, count)
-        # A row is (slot T + step) N + car, an observation (slot (T + 1) + step) N + car.
-        index = rows + rows // ring.rows_per_slot * ring.spec.num_cars
+        index = observation_index(ring.arrays, rows)
         seen = ring.gather(FEATURES if self.has_features else "image", index), ring.gather("floats", index)
         image, floats = on_device(seen, self._device)
         return image, floats

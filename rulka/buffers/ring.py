@@ -7,8 +7,12 @@ linked, so that transitions of several decisions run across them. Blocks are wri
 overwritten next.
 The ring can store the output of a frozen network with each observation, to compute it once instead of at every draw; or
 store it instead of the image, which is several times as large.
+Two flat int64 indices address a ring of blocks of T decisions by N cars:
+- a *row* is a decision, (slot T + step) N + car, with 0 <= step < T;
+- an *observation index* is an observation, (slot (T + 1) + step) N + car, with 0 <= step <= T: a block stores its last
+  observation as well. `observation_index` maps a row to the observation that its decision was made on.
 Dimensions: S slots, T decisions, N cars, L frames seen at once, H x W pixels, F floats, E image features, A actions, B
-transitions, K actions of a decision. A *row* is the flat index of a decision, (slot T + step) N + car.
+transitions, K actions of a decision.
 """
 
 from __future__ import annotations
@@ -42,6 +46,12 @@ class RingArrays(NamedTuple):
     is_greedy: NDArray[np.bool_]
     is_held_out: NDArray[np.bool_]  # in a held-out race, which is never learned from
     next_slot: NDArray[np.int64]  # [S] the block that follows in the same stream, or NO_SLOT
+
+
+def observation_index(ring: RingArrays, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Maps rows [B] to the indices [B] of the observations that the decisions were made on."""
+    _, block_steps, num_cars = ring.reward.shape
+    return rows + rows // (block_steps * num_cars) * num_cars
 
 
 LARGEST_SHARE = 0.5
@@ -195,6 +205,62 @@ class BlockRing:
         for slot in range(self.num_blocks):
             self._derive_slot(slot, None)
 
+    def gather(self, name: str, index: NDArray[np.int64]) -> Tensor:
+        """Copies one field of some observations out of the blocks.
+
+        Args:
+            name: "image", "floats" or a derived column.
+            index: [B] observation indices.
+
+        Returns:
+            [B, ...], on the device of the observations.
+        """
+        if name == "image" and self.spec.frames > 1:
+            index = self._frames_seen(index)
+        stored = self.observations[name]
+        (uploaded,) = upload_copy((torch.from_numpy(index),), stored.device)
+        out = stored.flatten(0, 2).index_select(0, uploaded)
+        return out.view(-1, *self.spec.image_shape) if name == "image" else out
+
+    def _frames_seen(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the flat indices [B L] among stored frames of what observations [B] see, oldest first."""
+        num_steps, num_cars, frames = self.spec.num_steps, self.spec.num_cars, self.spec.frames
+        car, step, slot = index % num_cars, index // num_cars % (num_steps + 1), index // (num_cars * (num_steps + 1))
+        newest = (slot * (num_steps + frames) + step + frames - 1) * num_cars + car
+        seen = np.empty((len(index), frames), np.int64)
+        seen[:, -1] = newest
+        is_same_race = np.ones(len(index), np.bool_)
+        for back in range(1, frames):
+            decision = step - back  # a block stores the frames before its first observation as seen
+            is_same_race &= (decision < 0) | ~self.arrays.is_reset[slot, np.maximum(decision, 0), car]
+            seen[:, -1 - back] = np.where(is_same_race, newest - back * num_cars, seen[:, -back])
+        return seen.reshape(-1)
+
+    def _derive_slot(self, slot: int, image: Tensor | None) -> None:
+        """Computes a block's derived columns from its images [(T + 1) N, L, H, W]; None uses the stored images."""
+        if not self._derived:
+            return
+        floats = self.observations["floats"][slot]
+        num_rows = (self.spec.num_steps + 1) * self.spec.num_cars
+        if image is None:
+            image = self.gather("image", np.arange(slot * num_rows, (slot + 1) * num_rows))
+        for name, derive in self._derived.items():
+            made = derive(image.to(floats.device), floats.flatten(0, 1)).to(floats.device)
+            self._store_observations(name, slot, made.unflatten(0, floats.shape[:2]))
+
+    def _store_observations(self, name: str, slot: int, values: Tensor) -> None:
+        """Writes one field of a slot's observations; the first call allocates it for all slots."""
+        device = self.observations["floats"].device
+        if name not in self.observations:
+            self.observations[name] = torch.empty((self.num_slots, *values.shape), dtype=values.dtype, device=device)
+        self.observations[name][slot] = on_device((values,), device)[0]
+
+    # Checkpoints ------------------------------------------------------------------------------------------------------
+
+    def numbers(self) -> range:
+        """Returns the numbers of the stored blocks, in order of insertion; the first block ever has number 0."""
+        return range(self.num_inserted - self.num_blocks, self.num_inserted)
+
     def ring_state(self) -> dict[str, Any]:
         """Returns the position and the links of the ring: everything but the content of its blocks."""
         links = torch.from_numpy(self.arrays.next_slot[: self.num_blocks].copy())
@@ -203,10 +269,6 @@ class BlockRing:
         }
         state = {"num_inserted": self.num_inserted, "newest": dict(self._newest), "numbers": dict(self._numbers)}
         return state | {"next_slot": links, "derived": derived}
-
-    def numbers(self) -> range:
-        """Returns the numbers of the stored blocks, in order of insertion; the first block ever has number 0."""
-        return range(self.num_inserted - self.num_blocks, self.num_inserted)
 
     def pieces(self) -> Mapping[int, Piece]:
         """Returns the stored blocks by number, read lazily; see `StoredExperience`."""
@@ -247,59 +309,9 @@ class BlockRing:
         if self.with_images:
             self.update_derived()
 
-    def gather(self, name: str, index: NDArray[np.int64]) -> Tensor:
-        """Copies one field of some observations out of the blocks.
-
-        Args:
-            name: "image", "floats" or a derived column.
-            index: [B] flat indices of observations, as in `Transitions`.
-
-        Returns:
-            [B, ...], on the device of the observations.
-        """
-        if name == "image" and self.spec.frames > 1:
-            index = self._frames_seen(index)
-        stored = self.observations[name]
-        (uploaded,) = upload_copy((torch.from_numpy(index),), stored.device)
-        out = stored.flatten(0, 2).index_select(0, uploaded)
-        return out.view(-1, *self.spec.image_shape) if name == "image" else out
-
-    def _frames_seen(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the flat indices [B L] of the frames of observations [B], oldest first."""
-        num_steps, num_cars, frames = self.spec.num_steps, self.spec.num_cars, self.spec.frames
-        car, step, slot = index % num_cars, index // num_cars % (num_steps + 1), index // (num_cars * (num_steps + 1))
-        newest = (slot * (num_steps + frames) + step + frames - 1) * num_cars + car
-        seen = np.empty((len(index), frames), np.int64)
-        seen[:, -1] = newest
-        is_same_race = np.ones(len(index), np.bool_)
-        for back in range(1, frames):
-            decision = step - back  # a block stores the frames before its first observation as seen
-            is_same_race &= (decision < 0) | ~self.arrays.is_reset[slot, np.maximum(decision, 0), car]
-            seen[:, -1 - back] = np.where(is_same_race, newest - back * num_cars, seen[:, -back])
-        return seen.reshape(-1)
-
     def _stored_without_images(self) -> list[str]:
         """Returns the names of the derived columns that are stored instead of images."""
         return [] if self.with_images else [name for name in self._derived if name in self.observations]
-
-    def _derive_slot(self, slot: int, image: Tensor | None) -> None:
-        """Computes a block's derived columns from its images [(T + 1) N, L, H, W]; None uses the stored images."""
-        if not self._derived:
-            return
-        floats = self.observations["floats"][slot]
-        num_rows = (self.spec.num_steps + 1) * self.spec.num_cars
-        if image is None:
-            image = self.gather("image", np.arange(slot * num_rows, (slot + 1) * num_rows))
-        for name, derive in self._derived.items():
-            made = derive(image.to(floats.device), floats.flatten(0, 1)).to(floats.device)
-            self._store_observations(name, slot, made.unflatten(0, floats.shape[:2]))
-
-    def _store_observations(self, name: str, slot: int, values: Tensor) -> None:
-        """Writes one field of a slot's observations; the first call allocates it for all slots."""
-        device = self.observations["floats"].device
-        if name not in self.observations:
-            self.observations[name] = torch.empty((self.num_slots, *values.shape), dtype=values.dtype, device=device)
-        self.observations[name][slot] = on_device((values,), device)[0]
 
 
 def on_device(columns: Iterable[Tensor], device: torch.device) -> list[Tensor]:
@@ -309,6 +321,13 @@ def on_device(columns: Iterable[Tensor], device: torch.device) -> list[Tensor]:
     return [upload_copy((each,), device)[0] if each.device.type == "cpu" else each for each in columns]
 
 
+def _each_once(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Returns the distinct frames [T + L, N, H, W] of observations [T + 1, N, L, H, W]."""
+    if image.shape[2] == 1:
+        return image[:, :, 0]
+    return np.concatenate([image[0].swapaxes(0, 1)[:-1], image[:, :, -1]])
+
+
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -316,10 +335,3 @@ def _bits(tensor: Tensor) -> NDArray:
     """Returns a tensor as a numpy array; bfloat16 as its bits in int16."""
     (copied,) = on_host(tensor)
     return (copied.view(torch.int16) if tensor.dtype == torch.bfloat16 else copied).numpy()
-
-
-def _each_once(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Returns the distinct frames [T + L, N, H, W] of observations [T + 1, N, L, H, W]."""
-    if image.shape[2] == 1:
-        return image[:, :, 0]
-    return np.concatenate([image[0].swapaxes(0, 1)[:-1], image[:, :, -1]])

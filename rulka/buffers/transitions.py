@@ -1,6 +1,7 @@
 """Transitions of several decisions, read from stored blocks by compiled loops.
 
-Dimensions: B transitions, L most decisions in a transition, K actions of a decision; of blocks T decisions and N cars.
+Rows and observation indices are those of `rulka.buffers.ring`.
+Dimensions: B transitions, L most decisions in a transition, K actions of a decision.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from rulka.buffers.ring import NO_SLOT, RingArrays
+from rulka.buffers.ring import NO_SLOT, RingArrays, observation_index
 
 
 class Transitions(NamedTuple):
     """Start, end, rewards and first action of transitions: what the compiled loops find in a ring.
 
     Attributes:
-        row: [B] int64 flat index of the first decision.
+        row: [B] int64 of the first decision.
         weight: [B] float32 importance weight.
         reward: [B, L] float32 reward of each decision, 0 after the last one.
         num_steps: [B] int64 decisions in the transition, 1 to L.
         is_terminal: [B] the last decision was terminal.
-        observation: [B] int64 flat index of the observation before the first decision.
-        next_observation: [B] int64 flat index of the observation after the last one.
+        observation: [B] int64 index of the observation before the first decision.
+        next_observation: [B] int64 index of the observation after the last one.
         potential: [B] float32 of the observation.
         next_potential: [B] float32 of the next observation.
         action: [B, K] int64 first actions; float32 if decisions are continuous.
@@ -53,7 +54,7 @@ def find_transitions(
 
     Args:
         ring: the blocks.
-        rows: [B] flat indices of decisions that are not resets.
+        rows: [B] of decisions that are not resets.
         max_steps: L, most decisions in a transition; positive.
         past_exploring: continues past decisions that were not greedy, for policies with noise in every decision.
     """
@@ -65,7 +66,7 @@ def find_transitions(
         reward=np.zeros((batch, max_steps), np.float32),
         num_steps=np.zeros(batch, np.int64),
         is_terminal=np.zeros(batch, np.bool_),
-        observation=np.zeros(batch, np.int64),
+        observation=observation_index(ring, rows),
         next_observation=np.zeros(batch, np.int64),
         potential=np.zeros(batch, np.float32),
         next_potential=np.zeros(batch, np.float32),
@@ -77,12 +78,11 @@ def find_transitions(
 
 @njit(cache=True, nogil=True)
 def _follow_rows(ring: RingArrays, max_steps: int, past_exploring: bool, out: Transitions) -> None:
-    rows, num_steps, num_cars = out.row, ring.reward.shape[1], ring.reward.shape[2]
+    rows, block_steps, num_cars = out.row, ring.reward.shape[1], ring.reward.shape[2]
     for b in range(rows.shape[0]):
         car = rows[b] % num_cars
-        step = (rows[b] // num_cars) % num_steps
-        slot = rows[b] // (num_cars * num_steps)
-        out.observation[b] = (slot * (num_steps + 1) + step) * num_cars + car
+        step = (rows[b] // num_cars) % block_steps
+        slot = rows[b] // (num_cars * block_steps)
         out.potential[b] = ring.potential[slot, step, car]
         count = 0
         while True:
@@ -93,7 +93,7 @@ def _follow_rows(ring: RingArrays, max_steps: int, past_exploring: bool, out: Tr
             step += 1
             if has_ended or count == max_steps:
                 break
-            if step == num_steps:
+            if step == block_steps:
                 if ring.next_slot[slot] == NO_SLOT:
                     break
                 slot, step = ring.next_slot[slot], 0
@@ -101,7 +101,7 @@ def _follow_rows(ring: RingArrays, max_steps: int, past_exploring: bool, out: Tr
                 break
         out.num_steps[b] = count
         out.is_terminal[b] = is_terminal
-        out.next_observation[b] = (slot * (num_steps + 1) + step) * num_cars + car
+        out.next_observation[b] = (slot * (block_steps + 1) + step) * num_cars + car
         out.next_potential[b] = ring.potential[slot, step, car]
 
 
