@@ -227,7 +227,8 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         self._num_learned += num_sampled
         if self._ranks.size > 1 and params.prioritised is not None:
             # Importance weights are relative to the largest of the batch, and the batch spans all ranks.
-            batch.weight.mul_(replay.largest_importance / self._ranks.largest(replay.largest_importance))
+            largest = replay.own.largest_importance
+            batch.weight.mul_(largest / self._ranks.largest(largest))
         if replay.demonstrations is None or not num_demonstrations:
             return batch
         shown = self._sample_in_mini_races(replay.demonstrations, num_demonstrations)
