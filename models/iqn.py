@@ -131,7 +131,7 @@ class IqnNetwork(Torso):
         """
         return Quantiles(self._values(self.state(image, floats), tau), tau)
 
-    def of_action(self, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
+    def quantiles_of_action(self, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
         """Computes the return distribution of one decision per observation, as needed for learning.
 
         Args:
@@ -141,8 +141,9 @@ class IqnNetwork(Torso):
             action: [B, K] int64.
 
         Returns:
-            [B, T] float32, `forward(...).value` gathered at the actions and summed over them.
+            [B, T] float32.
         """
+        # Equals `forward(...).value` gathered at the action and summed over K, see `_values`.
         state = self.state(image, floats)
         if self.embedding_at == "state" or tau.dim() > 1 or self._is_noisy:
             index = action[:, None, :, None].expand(-1, tau.shape[-1], -1, 1)

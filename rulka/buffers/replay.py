@@ -54,7 +54,7 @@ class Batch(NamedTuple):
         next_image: as `image`, after the transition.
         next_floats: [B, F] float32, raw.
         next_guide: [B, K, A] float32 log-probabilities of the cloned policy there; [B, 0] if the ring stores none.
-        weight: [B] float32 importance weights; 1 if sampling is uniform.
+        importance: [B] float32 importance weights; 1 if sampling is uniform.
         row: [B] int64 in the ring; IQN marks demonstrations, whose ring is another, by -1.
     """
 
@@ -66,7 +66,7 @@ class Batch(NamedTuple):
     next_image: Tensor
     next_floats: Tensor
     next_guide: Tensor
-    weight: Tensor
+    importance: Tensor
     row: Tensor
 
 
@@ -127,7 +127,7 @@ class Source:
         # 2. `TransitionStorage.get(rows)`, which follows them by `find_transitions`.
         transitions, info = self._buffer.sample(count, return_info=True)
         self.largest_importance = info["drawn"].largest
-        return transitions._replace(weight=info["drawn"].weight)
+        return transitions._replace(importance=info["drawn"].importance)
 
     def batch(self, transitions: Transitions, reward: NDArray[np.float32], discount: NDArray[np.float32]) -> Batch:
         """Reads the observations of transitions worth `reward` [B] and `discount` [B] times the next value."""
@@ -143,7 +143,7 @@ class Source:
                 ring.gather(image, after),
                 ring.gather("floats", after),
                 ring.gather(GUIDE, after) if GUIDE in ring.observations else torch.empty(len(reward), 0),
-                torch.from_numpy(transitions.weight),
+                torch.from_numpy(transitions.importance),
             ),
             self._device,
         )

@@ -20,7 +20,7 @@ class Transitions(NamedTuple):
 
     Attributes:
         row: [B] int64 of the first decision.
-        weight: [B] float32 importance weight.
+        importance: [B] float32 importance weight.
         reward: [B, L] float32 reward of each decision, 0 after the last one.
         num_steps: [B] int64 decisions in the transition, 1 to L.
         is_terminal: [B] the last decision was terminal.
@@ -32,7 +32,7 @@ class Transitions(NamedTuple):
     """
 
     row: NDArray[np.int64]
-    weight: NDArray[np.float32]
+    importance: NDArray[np.float32]
     reward: NDArray[np.float32]
     num_steps: NDArray[np.int64]
     is_terminal: NDArray[np.bool_]
@@ -62,7 +62,7 @@ def find_transitions(
     first = ring.action.reshape(-1, ring.action.shape[-1])[rows]
     transitions = Transitions(
         row=rows,
-        weight=np.ones(batch, np.float32),
+        importance=np.ones(batch, np.float32),
         reward=np.zeros((batch, max_steps), np.float32),
         num_steps=np.zeros(batch, np.int64),
         is_terminal=np.zeros(batch, np.bool_),
@@ -105,7 +105,7 @@ def _follow_rows(ring: RingArrays, max_steps: int, past_exploring: bool, out: Tr
         out.next_potential[b] = ring.potential[slot, step, car]
 
 
-def shaped_returns(
+def shaped_rewards(
     transitions: Transitions, num_counted: NDArray[np.int64], has_ended: NDArray[np.bool_], gamma: float
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Returns discounted rewards [B] with potential-based shaping, and the factors [B] of the next values.

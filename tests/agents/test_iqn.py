@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.iqn.learner import draw_clocks, mini_race_returns
+from rulka.agents.iqn.learner import draw_clocks, mini_race_rewards
 from rulka.agents.shared.learner import MetricMeans
 from rulka.agents.shared.networks import IQN_PARTS
 from rulka.agents.shared.params import ByPartParams
@@ -153,5 +153,5 @@ def test_three_decisions_by_hand(clock: int, is_terminal: bool, reward: float, d
     three = Transitions(
         at, nothing + 1, np.ones((1, 3), np.float32), at + 3, np.array([is_terminal]), at, at, nothing, nothing, at
     )
-    found = mini_race_returns(three, np.array([clock]), 0.5, 140)
+    found = mini_race_rewards(three, np.array([clock]), 0.5, 140)
     assert tuple(each.tolist() for each in found) == ([reward], [discount])

@@ -187,8 +187,8 @@ def test_probabilities_and_weights_by_their_formulas(make_stream: MakeStream):
     np.testing.assert_allclose(counts[rows], share, atol=2 / 20_000)
     assert not counts[is_reset(ring)].any()
     position = np.searchsorted(rows, drawn.row)
-    np.testing.assert_allclose(drawn.weight, (share[position] / share.min()) ** -0.7, rtol=1e-5)
-    assert drawn.weight.max() == 1.0
+    np.testing.assert_allclose(drawn.importance, (share[position] / share.min()) ** -0.7, rtol=1e-5)
+    assert drawn.importance.max() == 1.0
 
 
 def test_the_first_priority_is_gone_once_errors_are_measured(make_stream: MakeStream):

@@ -38,7 +38,7 @@ from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.held_out import RaceSplit
 from rulka.buffers.priorities import inspect_priorities
 from rulka.buffers.replay import GUIDE, Batch, Replay, Source
-from rulka.buffers.transitions import Transitions, shaped_returns
+from rulka.buffers.transitions import Transitions, shaped_rewards
 from rulka.contracts.observation import FLOATS
 from rulka.machine.device import CPU, upload, weights_on_host
 from rulka.machine.precision import autocast
@@ -88,7 +88,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         # Learning goes on while _num_learned <= samples_per_insert * (num_env_steps - _num_start_steps). Demonstrations
         # do not count as learned.
         self._num_learned = 0
-        self._self_loss = FIRST_SELF_LOSS
+        self._typical_width = FIRST_TYPICAL_WIDTH
         self._tau_choosing = fixed_fractions(params.num_quantiles).to(device)
         self._latest: Batch | None = None
 
@@ -99,7 +99,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         if not self.is_ready():
             return None
         params = self._params
-        self._store_features_while_frozen()
+        self._choose_stored_observations()
         learning_rate = params.learning_rate.at(self.moment)
         self._rates.apply(self._optimizer, learning_rate, self.moment)
         self._set_limits()
@@ -116,7 +116,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             "gamma": params.gamma.at(self.moment),
             "buffer_decisions": float(self.replay.num_rows),
             "samples_per_insert": self._num_learned / max(1, self.num_env_steps - self._num_start_steps),
-            "typical_self_loss": self._self_loss.typical,
+            "typical_self_loss": self._typical_width.plain,
             "num_samples": float(params.batch_size * params.gradient_steps_per_update),
         }
 
@@ -130,16 +130,16 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         tau = self._draw_fractions()
         target_bs, target_tau = self._targets(batch)
         with autocast(self.precision, self._device):
-            quantile_bt = self.network.of_action(batch.image, batch.floats, tau, batch.action)
+            quantile_bt = self.network.quantiles_of_action(batch.image, batch.floats, tau, batch.action)
 
         loss_b = quantile_huber_loss(quantile_bt, tau, target_bs, params.kappa)
         # Even a perfect prediction has a loss if the target is wide: the target's loss against itself measures it.
         self_loss_b = quantile_huber_loss(target_bs, target_tau, target_bs, params.kappa)
-        weight_b, self._self_loss = self_loss_weights(
-            self_loss_b, self._self_loss, params.self_loss_clamp_ratio, lambda values: mean_of(values, self._ranks)
+        self_loss_weight_b, self._typical_width = self_loss_weights(
+            self_loss_b, self._typical_width, params.self_loss_clamp_ratio, lambda values: mean_of(values, self._ranks)
         )
         # The sum over the batch, not the mean: learning rate and clip are Linesight's, which sums.
-        loss = (loss_b * weight_b * batch.weight).sum() + self._margin_loss(batch, means)
+        loss = (loss_b * self_loss_weight_b * batch.importance).sum() + self._margin_loss(batch, means)
 
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -158,11 +158,11 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         self._latest = batch
         means.add(
             loss=loss_b.mean(),
-            weighted_loss=(loss_b * weight_b).mean(),
+            weighted_loss=(loss_b * self_loss_weight_b).mean(),
             td_error=error_b.mean(),
             q_mean=quantile_bt.mean(),
             target_mean=target_bs.mean(),
-            importance=batch.weight.mean(),
+            importance=batch.importance.mean(),
             grad_norm=norm,
         )
 
@@ -228,7 +228,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         if self._ranks.size > 1 and params.prioritised is not None:
             # Importance weights are relative to the largest of the batch, and the batch spans all ranks.
             largest = replay.own.largest_importance
-            batch.weight.mul_(largest / self._ranks.largest(largest))
+            batch.importance.mul_(largest / self._ranks.largest(largest))
         if replay.demonstrations is None or not num_demonstrations:
             return batch
         shown = self._sample_in_mini_races(replay.demonstrations, num_demonstrations)
@@ -241,7 +241,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         uniform = torch.rand(count, generator=self._generators.host, dtype=torch.float64)
         clock = draw_clocks(uniform.numpy(), self._horizon)
         gamma = self._params.gamma.at(self.moment)
-        batch = source.batch(transitions, *mini_race_returns(transitions, clock, gamma, self._horizon))
+        batch = source.batch(transitions, *mini_race_rewards(transitions, clock, gamma, self._horizon))
         batch.floats[:, CLOCK] = torch.from_numpy(clock).to(batch.floats)
         batch.next_floats[:, CLOCK] = torch.from_numpy(clock + transitions.num_steps).to(batch.next_floats)
         return batch
@@ -253,7 +253,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             AgentError: if their observation shapes differ from the agent's.
             ValueError: if there are none.
         """
-        self._store_features_while_frozen()
+        self._choose_stored_observations()
         expected = (*self._spec.observation.image_shape, len(self._spec.normalisation.mean))
         for block in blocks:
             given = (*block.spec.image_shape, block.spec.num_floats)
@@ -304,7 +304,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         tau = self._draw_fractions()
         target_bs, _ = self._targets(batch)
         with autocast(self.precision, self._device):
-            quantile_bt = self.network.of_action(batch.image, batch.floats, tau, batch.action)
+            quantile_bt = self.network.quantiles_of_action(batch.image, batch.floats, tau, batch.action)
         means.add(held_out_loss=quantile_huber_loss(quantile_bt, tau, target_bs, self._params.kappa).mean())
 
     def inspect(self) -> dict[str, float]:
@@ -328,7 +328,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             "target": weights_on_host(self.target),
             "num_gradient_steps": self._num_gradient_steps,
             "num_learned": self._num_learned,
-            "self_loss": list(self._self_loss),
+            "typical_width": list(self._typical_width),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -338,7 +338,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             group["weight_decay"] = self._params.weight_decay
         self.target.load_state_dict(state["target"])
         self._num_gradient_steps, self._num_learned = int(state["num_gradient_steps"]), int(state["num_learned"])
-        self._self_loss = SelfLoss(*state["self_loss"])
+        self._typical_width = TypicalWidth(*state["typical_width"])
 
 
 def num_own(batch: Batch) -> int:
@@ -375,7 +375,7 @@ def target_quantiles(
         q_advantage = online.q_advantages(*following, tau_choosing)
         if online.guide is not None and batch.next_guide.numel():
             q_advantage = online.guide.limit(q_advantage, batch.next_guide)
-        next_value = target.of_action(*following, tau, q_advantage.argmax(dim=2))
+        next_value = target.quantiles_of_action(*following, tau, q_advantage.argmax(dim=2))
     else:
         next_value = target(*following, tau).value.amax(dim=3).sum(dim=2)
     return reward[:, None] + batch.discount[:, None] * next_value
@@ -430,27 +430,27 @@ def quantile_huber_loss(quantile: Tensor, tau: Tensor, target: Tensor, kappa: fl
     error_bts = target.detach()[:, None, :] - quantile[:, :, None]
     size = error_bts.abs()
     huber = torch.where(size <= kappa, 0.5 * error_bts.square() / kappa, size - 0.5 * kappa)
-    weight = torch.where(error_bts.detach() < 0, 1.0 - tau[..., None], tau[..., None])
-    return (weight * huber).mean(dim=2).sum(dim=1)
+    asymmetry = torch.where(error_bts.detach() < 0, 1.0 - tau[..., None], tau[..., None])
+    return (asymmetry * huber).mean(dim=2).sum(dim=1)
 
 
 SMALLEST_WIDTH = 1e-6
 """Floor of clamped widths, in square roots of return units: targets without spread must not divide by zero."""
 
 
-class SelfLoss(NamedTuple):
+class TypicalWidth(NamedTuple):
     """Running averages of target widths, before and after clamping; see `self_loss_weights`."""
 
-    typical: float
-    typical_clamped: float
+    plain: float
+    clamped: float
 
 
-FIRST_SELF_LOSS = SelfLoss(0.01, 0.01)
+FIRST_TYPICAL_WIDTH = TypicalWidth(0.01, 0.01)
 
 
 def self_loss_weights(
-    self_loss: Tensor, running: SelfLoss, clamp_ratio: float, mean: Callable[[Tensor], Tensor] = torch.mean
-) -> tuple[Tensor, SelfLoss]:
+    self_loss: Tensor, running: TypicalWidth, clamp_ratio: float, mean: Callable[[Tensor], Tensor] = torch.mean
+) -> tuple[Tensor, TypicalWidth]:
     """Weights transitions so that those with a wide target distribution do not dominate (from Linesight).
 
     The square root of a target's quantile loss against itself is its width. Each loss is divided by the width, clamped
@@ -466,10 +466,10 @@ def self_loss_weights(
         [B] weights without gradient, and the updated averages.
     """
     width = self_loss.detach().sqrt()
-    typical = 0.99 * running.typical + 0.01 * float(mean(width))
+    typical = 0.99 * running.plain + 0.01 * float(mean(width))
     clamped = width.clamp(min=max(typical / clamp_ratio, SMALLEST_WIDTH))
-    typical_clamped = 0.99 * running.typical_clamped + 0.01 * float(mean(clamped))
-    return typical_clamped / clamped, SelfLoss(typical, typical_clamped)
+    typical_clamped = 0.99 * running.clamped + 0.01 * float(mean(clamped))
+    return typical_clamped / clamped, TypicalWidth(typical, typical_clamped)
 
 
 def margin_loss(value: Tensor, action: Tensor, margin: float) -> Tensor:
@@ -508,10 +508,10 @@ def draw_clocks(uniform: NDArray[np.float64], horizon: int) -> NDArray[np.int64]
     return np.maximum(0, np.abs(x) - MAX_TERM)
 
 
-def mini_race_returns(
+def mini_race_rewards(
     transitions: Transitions, clock: NDArray[np.int64], gamma: float, horizon: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Cuts transitions at the end of their mini-race; returns rewards and discounts [B], see `shaped_returns`.
+    """Cuts transitions at the end of their mini-race; returns rewards and discounts [B], see `shaped_rewards`.
 
     A race that ends by finishing *or by leaving the track* is terminal: no value and no potential follow. A race
     truncated by a limit (too long, no progress) is not: its last observation still has a value.
@@ -525,4 +525,4 @@ def mini_race_returns(
     num_counted = np.minimum(transitions.num_steps, horizon - clock)
     is_over = clock + transitions.num_steps >= horizon
     has_ended = transitions.is_terminal & (num_counted == transitions.num_steps)
-    return shaped_returns(transitions, num_counted, is_over | has_ended, gamma)
+    return shaped_rewards(transitions, num_counted, is_over | has_ended, gamma)
