@@ -9,13 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.agents.iqn.learner import (
-    TypicalWidth,
-    margin_loss,
-    munchausen_bonus,
-    quantile_huber_loss,
-    self_loss_weights,
-)
+from rulka.agents.iqn.extras import margin_loss, munchausen_bonus
+from rulka.agents.iqn.learner import TypicalWidth, quantile_huber_loss, self_loss_weights
 from rulka.agents.ppo.learner import clipped_value_loss
 from rulka.agents.preferences.learner import group_advantages, preference_loss
 from rulka.agents.shared.advantages import explained_variance
