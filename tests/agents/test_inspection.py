@@ -11,7 +11,7 @@ from models.encoders.config import ConvConfig
 from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.torso import InputShape
 from rulka.agents.iqn.extras import inspect_values
-from rulka.agents.shared.learner import inspect_training
+from rulka.agents.shared.parts import inspect_training
 from rulka.buffers.priorities import inspect_priorities
 
 CONV = ConvConfig(kind="conv", adaptive_pool=0)

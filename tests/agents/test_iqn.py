@@ -8,9 +8,9 @@ import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.iqn.learner import draw_clocks, mini_race_rewards
-from rulka.agents.shared.learner import MetricMeans
 from rulka.agents.shared.networks import IQN_PARTS
 from rulka.agents.shared.params import ByPartParams
+from rulka.agents.shared.parts import MetricMeans
 from rulka.agents.shared.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.buffers.transitions import Transitions

@@ -25,7 +25,7 @@ from torch import Tensor
 from models.actor_critic import PolicyAndValue
 from rulka.agents.impala.params import CorrectionParams, EpsilonParams, ImpalaParams, OneStepParams, VtraceParams
 from rulka.agents.shared.advantages import Endings, explained_variance
-from rulka.agents.shared.learner import MetricMeans
+from rulka.agents.shared.parts import MetricMeans
 from rulka.agents.shared.policy_gradient import CriticLearner, return_scale
 from rulka.agents.shared.reductions import fewest, spread
 from rulka.agents.shared.rollout_queue import Segment

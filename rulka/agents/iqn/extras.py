@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from models.iqn import IqnNetwork
 from rulka.agents.iqn.params import MarginParams, MunchausenParams
-from rulka.agents.shared.learner import MetricMeans
+from rulka.agents.shared.parts import MetricMeans
 from rulka.buffers.replay import Batch
 
 NO_ROW = -1

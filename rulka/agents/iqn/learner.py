@@ -28,9 +28,9 @@ from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.layers import clear_noise, draw_noise
 from rulka.agents.iqn.extras import NO_ROW, demonstration_loss, inspect_values, measured_errors, munchausen_targets
 from rulka.agents.iqn.params import IqnParams
-from rulka.agents.shared.learner import MetricMeans
 from rulka.agents.shared.networks import IQN_PARTS, build_iqn
 from rulka.agents.shared.off_policy import OffPolicyLearner
+from rulka.agents.shared.parts import MetricMeans
 from rulka.agents.shared.reductions import fewest, mean_of, sum_gradients
 from rulka.agents.shared.spec import AgentError, AgentSpec
 from rulka.buffers.experience import ExperienceBlock

@@ -24,7 +24,7 @@ from torch import Tensor
 from models.actor_critic import PolicyAndValue
 from rulka.agents.ppo.params import PpoParams
 from rulka.agents.shared.advantages import estimate_advantages, explained_variance
-from rulka.agents.shared.learner import MetricMeans
+from rulka.agents.shared.parts import MetricMeans
 from rulka.agents.shared.policy_gradient import CriticLearner, Rollout, clipped_policy_loss, return_scale
 from rulka.agents.shared.reductions import mean_of, spread, standardised
 from rulka.agents.shared.rollout_queue import Segment

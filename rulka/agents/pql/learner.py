@@ -29,9 +29,9 @@ from models.actor_critic import ClonePolicy, Critics
 from rulka.agents.pql.actor import Decisions, decisions_of
 from rulka.agents.pql.halves import HalfHandle
 from rulka.agents.pql.params import PqlParams
-from rulka.agents.shared.learner import MetricMeans, PartRates, inspect_training
 from rulka.agents.shared.networks import POLICY_PARTS, build_clone_policy, seeded
 from rulka.agents.shared.off_policy import OffPolicyLearner, is_frozen, store_features
+from rulka.agents.shared.parts import MetricMeans, PartRates, inspect_training
 from rulka.agents.shared.spec import AgentSpec
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.replay import Batch, Replay

@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from models.actor_critic import PolicyAndValue
 from rulka.agents.preferences.params import DpoParams, GrpoParams, OnlinePairsParams
-from rulka.agents.shared.learner import MetricMeans
+from rulka.agents.shared.parts import MetricMeans
 from rulka.agents.shared.policy_gradient import PolicyLearner, Rollout, clipped_policy_loss
 from rulka.agents.shared.race_queue import WaitingRaces
 from rulka.agents.shared.rollout_queue import WaitingBlocks

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from models.torso import Torso
-from rulka.agents.shared.learner import Learner, NetworkT, PartRates
+from rulka.agents.shared.learner import Learner, NetworkT
 from rulka.agents.shared.params import OffPolicyParams
+from rulka.agents.shared.parts import PartRates
 from rulka.buffers.experience import ExperienceBlock, StoredExperience
 from rulka.contracts.schedule import Moment
 from rulka.machine.device import device_of
@@ -75,7 +76,10 @@ class OffPolicyLearner(Learner[OffPolicyT, NetworkT]):
         self._is_encoder_as_given = bool(state["is_encoder_as_given"])
 
     def _choose_stored_observations(self) -> None:
-        """Makes batches hold image features until the encoder's first update, and images from then on."""
+        """Makes batches hold image features until the encoder's first update, and images from then on.
+
+        Target networks read them too: while frozen, all copies of the encoder are equal.
+        """
         self._is_encoder_as_given &= is_frozen(self._rates, self.moment)
         store_features(self.replay, self.network, self.precision, self._params.batch_size, self._is_encoder_as_given)
 

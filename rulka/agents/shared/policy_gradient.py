@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from models.actor_critic import ActorCritic, PolicyAndValue
 from rulka.agents.shared.advantages import Endings, solve_linear_value
 from rulka.agents.shared.distributions import distribution_of
-from rulka.agents.shared.learner import Learner, MetricMeans
+from rulka.agents.shared.learner import Learner
 from rulka.agents.shared.networks import ACTOR_CRITIC_PARTS, build_actor_critic
 from rulka.agents.shared.params import CriticParams, EpochsParams, PolicyParams
+from rulka.agents.shared.parts import MetricMeans
 from rulka.agents.shared.reductions import ALONE, Ranks, average_gradients, fewest, mean_of
 from rulka.agents.shared.rollout_queue import Segment, WaitingBlocks
 from rulka.agents.shared.spec import AgentSpec
