@@ -126,7 +126,7 @@ class IqnNetwork(Torso):
         """
         return self._values(self.state(image, floats), tau)
 
-    def of_action(self, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
+    def quantiles_of_action(self, image: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
         """Computes the return distribution of one decision per observation, as needed for learning.
 
         Args:
@@ -138,6 +138,7 @@ class IqnNetwork(Torso):
         Returns:
             [B, T] float32, `forward(...)` gathered at the actions and summed over them.
         """
+        # Equals `forward(...).value` gathered at the action and summed over K, see `_values`.
         state = self.state(image, floats)
         if self.embedding_at == "state" or tau.dim() > 1 or self._is_noisy:
             index = action[:, None, :, None].expand(-1, tau.shape[-1], -1, 1)

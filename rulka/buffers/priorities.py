@@ -29,12 +29,12 @@ class DrawnRows(NamedTuple):
 
     Attributes:
         row: [B].
-        weight: [B] float32 importance weights, divided by the largest of the batch: at most 1.
+        importance: [B] float32 importance weights, divided by the largest of the batch: at most 1.
         largest: the largest P^-beta of the batch, for comparing batches of several buffers.
     """
 
     row: NDArray[np.int64]
-    weight: NDArray[np.float32]
+    importance: NDArray[np.float32]
     largest: float
 
 

@@ -29,12 +29,14 @@ from torchrl.data.replay_buffers.storages import Storage
 from rulka.buffers.demonstrations import demonstration_ring
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, LazyPieces, StoredExperience
 from rulka.buffers.held_out import RaceSplit
-from rulka.buffers.priorities import Priorities
-from rulka.buffers.ring import BlockRing, Derive, Transitions, find_transitions, on_device, place_of_ring
+from rulka.buffers.priorities import DrawnRows, Priorities
+from rulka.buffers.ring import BlockRing, Derive, observation_index, on_device, place_of_ring
+from rulka.buffers.transitions import Transitions, find_transitions
 
 _LOGGER = logging.getLogger(__name__)
 PartT = TypeVar("PartT")
-DrawRows = Callable[[int], tuple[NDArray[np.int64], NDArray[np.float32]]]
+DrawRows = Callable[[int], DrawnRows]
+"""Draws that many rows from a ring."""
 
 FEATURES, GUIDE = "features", "guide"
 """Derived columns: features [E] of the image, log-probabilities [K, A] of the cloned policy."""
@@ -52,7 +54,7 @@ class Batch(NamedTuple):
         next_image: as `image`, after the transition.
         next_floats: [B, F] float32, raw.
         next_guide: [B, K, A] float32 log-probabilities of the cloned policy there; [B, 0] if the ring stores none.
-        weight: [B] float32 importance weights; 1 if sampling is uniform.
+        importance: [B] float32 importance weights; 1 if sampling is uniform.
         row: [B] int64 in the ring; IQN marks demonstrations, whose ring is another, by -1.
     """
 
@@ -64,16 +66,51 @@ class Batch(NamedTuple):
     next_image: Tensor
     next_floats: Tensor
     next_guide: Tensor
-    weight: Tensor
+    importance: Tensor
     row: Tensor
 
 
+class TransitionStorage(Storage):
+    """A ring as a torchrl storage of transitions, indexed by their first rows; its length counts rows."""
+
+    def __init__(self, ring: BlockRing, max_steps: int, *, past_exploring: bool) -> None:
+        super().__init__(ring.num_slots * ring.spec.num_env_steps)
+        self.ring, self._max_steps, self._past_exploring = ring, max_steps, past_exploring
+
+    def get(self, index: Tensor) -> Transitions:  # pyright: ignore[reportIncompatibleMethodOverride] - torchrl: int
+        """Returns the transitions that begin in rows [B], see `find_transitions`."""
+        return find_transitions(self.ring.arrays, index.numpy(), self._max_steps, past_exploring=self._past_exploring)
+
+    def __len__(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride] - torchrl left out its type
+        """Returns the number of decisions stored, resets included."""
+        return self.ring.num_rows
+
+
+class RowSampler(RandomSampler):
+    """A function that draws rows, `draw_rows` or `Priorities.draw`, as a torchrl sampler."""
+
+    def __init__(self, draw: DrawRows) -> None:
+        super().__init__()
+        self._draw = draw
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+        """Draws rows [batch_size], and returns them with what else is known of them."""
+        del storage
+        drawn = self._draw(batch_size)
+        return torch.from_numpy(drawn.row), {"drawn": drawn}
+
+
 class Source:
-    """A ring and a way to sample transitions from it."""
+    """A ring and a way to sample transitions from it.
+
+    Attributes:
+        largest_importance: see `DrawnRows.largest`, of the rows drawn last.
+    """
 
     def __init__(
         self, ring: BlockRing, draw: DrawRows, max_steps: int, device: torch.device, *, past_exploring: bool
     ) -> None:
+        self.largest_importance = 1.0
         storage = TransitionStorage(ring, max_steps, past_exploring=past_exploring)
         sampler, writer = RowSampler(draw), ImmutableDatasetWriter()
         self._ring, self._device = ring, device
@@ -85,8 +122,12 @@ class Source:
         Raises:
             ValueError: if there are none.
         """
+        # torchrl calls, in this order:
+        # 1. `RowSampler.sample(count)`, which draws rows by `draw_rows` or `Priorities.draw`;
+        # 2. `TransitionStorage.get(rows)`, which follows them by `find_transitions`.
         transitions, info = self._buffer.sample(count, return_info=True)
-        return transitions._replace(weight=info["_weight"])
+        self.largest_importance = info["drawn"].largest
+        return transitions._replace(importance=info["drawn"].importance)
 
     def batch(self, transitions: Transitions, reward: NDArray[np.float32], discount: NDArray[np.float32]) -> Batch:
         """Reads the observations of transitions worth `reward` [B] and `discount` [B] times the next value."""
@@ -102,7 +143,7 @@ class Source:
                 ring.gather(image, after),
                 ring.gather("floats", after),
                 ring.gather(GUIDE, after) if GUIDE in ring.observations else torch.empty(len(reward), 0),
-                torch.from_numpy(transitions.weight),
+                torch.from_numpy(transitions.importance),
             ),
             self._device,
         )
@@ -115,7 +156,6 @@ class Replay:
     Attributes:
         priorities: of the ring's rows; None before the first block, and if sampling is uniform.
         beta: exponent of the importance weights; 1 fully corrects the sampling bias.
-        largest_importance: see `DrawnRows.largest`, of the rows drawn last.
         demonstrations: None if there are none.
     """
 
@@ -147,7 +187,7 @@ class Replay:
         self._device, self._generator = device, generator
         self._priority, self._split, self._always_frozen = priority, split, always_frozen
         self._derived: dict[str, Derive] = {}
-        self.beta = self.largest_importance = 1.0
+        self.beta = 1.0
         self._demonstration_ring: BlockRing | None = None
         self.demonstrations: Source | None = None
         self.clear()
@@ -186,6 +226,24 @@ class Replay:
         if self.priorities is not None:
             self.priorities.enter(slot)
 
+    def _allocate(self, spec: BlockSpec) -> BlockRing:
+        num_slots = max(2, -(-self._num_decisions // spec.num_env_steps))
+        with_images = not (self.has_features and self._always_frozen)
+        device, remark = place_of_ring(spec, num_slots, self._device, with_images=with_images)
+        if remark:
+            _LOGGER.warning(remark)
+        ring = self._ring = BlockRing(spec, num_slots, device, with_images=with_images, derived=self._derived)
+        if self._priority is None:
+            self._own = self._source(ring, partial(draw_rows, ring, self._generator))
+        else:
+            priorities = self.priorities = Priorities(ring, *self._priority)
+            self._own = self._source(ring, lambda count: priorities.draw(count, self.beta, self._generator))
+        self._held_out = self._source(ring, partial(draw_rows, ring, self._generator, from_held_out=True))
+        return ring
+
+    def _source(self, ring: BlockRing, draw: DrawRows) -> Source:
+        return Source(ring, draw, self._max_steps, self._device, past_exploring=self._past_exploring)
+
     def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
         """Replaces the demonstrations.
 
@@ -202,9 +260,7 @@ class Replay:
             ValueError: if there are none.
         """
         ring = self.ring
-        rows, _ = draw_rows(ring, self._generator, count)
-        # A row is (slot T + step) N + car, an observation (slot (T + 1) + step) N + car.
-        index = rows + rows // ring.spec.num_env_steps * ring.spec.num_cars
+        index = observation_index(ring.arrays, draw_rows(ring, self._generator, count).row)
         seen = ring.gather(FEATURES if self.has_features else "image", index), ring.gather("floats", index)
         image, floats = on_device(seen, self._device)
         return image, floats
@@ -219,7 +275,7 @@ class Replay:
         arrays, stored = self.ring.arrays, slice(0, self.ring.num_blocks)
         return bool((arrays.is_held_out[stored] & ~arrays.is_reset[stored]).any())
 
-    # Derived columns: outputs of a frozen network, computed once for each observation instead of at every draw.
+    # Derived columns: outputs of a frozen network, computed once for each observation instead of at every draw --------
 
     @property
     def has_features(self) -> bool:
@@ -241,7 +297,7 @@ class Replay:
             if ring is not None:
                 ring.update_derived()
 
-    # Blocks for another process, and checkpoints
+    # Blocks for another process, and checkpoints ----------------------------------------------------------------------
 
     def numbers(self) -> range:
         """Returns the numbers of the stored blocks, in order of insertion."""
@@ -277,74 +333,9 @@ class Replay:
         if self.priorities is not None:
             self.priorities.load_state_dict(experience.state["priorities"])
 
-    def _allocate(self, spec: BlockSpec) -> BlockRing:
-        num_slots = max(2, -(-self._num_decisions // spec.num_env_steps))
-        with_images = not (self.has_features and self._always_frozen)
-        device, remark = place_of_ring(spec, num_slots, self._device, with_images=with_images)
-        if remark:
-            _LOGGER.warning(remark)
-        ring = self._ring = BlockRing(spec, num_slots, device, with_images=with_images, derived=self._derived)
-        if self._priority is not None:
-            self.priorities = Priorities(ring, *self._priority)
-        own = partial(draw_rows, ring, self._generator) if self.priorities is None else self._draw_by_priority
-        self._own = self._source(ring, own)
-        self._held_out = self._source(ring, partial(draw_rows, ring, self._generator, from_held_out=True))
-        return ring
 
-    def _draw_by_priority(self, num_rows: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        assert self.priorities is not None
-        drawn = self.priorities.draw(num_rows, self.beta, self._generator)
-        self.largest_importance = drawn.largest
-        return drawn.row, drawn.weight
-
-    def _source(self, ring: BlockRing, draw: DrawRows) -> Source:
-        return Source(ring, draw, self._max_steps, self._device, past_exploring=self._past_exploring)
-
-
-def _filled(part: PartT | None) -> PartT:
-    if part is None:
-        message = "nothing was inserted yet"
-        raise ValueError(message)
-    return part
-
-
-# Parts of torchrl's ReplayBuffer --------------------------------------------------------------------------------------
-
-
-class TransitionStorage(Storage):
-    """A ring as a torchrl storage of transitions, indexed by their first rows; its length counts rows."""
-
-    def __init__(self, ring: BlockRing, max_steps: int, *, past_exploring: bool) -> None:
-        super().__init__(ring.num_slots * ring.spec.num_env_steps)
-        self.ring, self._max_steps, self._past_exploring = ring, max_steps, past_exploring
-
-    def get(self, index: Tensor) -> Transitions:  # pyright: ignore[reportIncompatibleMethodOverride] - torchrl: int
-        """Returns the transitions that begin in rows [B], see `find_transitions`."""
-        return find_transitions(self.ring.arrays, index.numpy(), self._max_steps, past_exploring=self._past_exploring)
-
-    def __len__(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride] - torchrl left out its type
-        """Returns the number of decisions stored, resets included."""
-        return self.ring.num_rows
-
-
-class RowSampler(RandomSampler):
-    """Samples rows of a ring by a function, which maps their number B to rows [B] and their importance weights [B]."""
-
-    def __init__(self, draw: DrawRows) -> None:
-        super().__init__()
-        self._draw = draw
-
-    def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
-        """Draws rows [batch_size]; `_weight` in the second value holds their importance weights."""
-        del storage
-        rows, weight = self._draw(batch_size)
-        return torch.from_numpy(rows), {"_weight": weight}
-
-
-def draw_rows(
-    ring: BlockRing, generator: torch.Generator, num_rows: int, *, from_held_out: bool = False
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Samples rows [B] of transitions on one side of the split, uniformly with replacement; with weights [B] of 1.
+def draw_rows(ring: BlockRing, generator: torch.Generator, num_rows: int, *, from_held_out: bool = False) -> DrawnRows:
+    """Samples rows of transitions on one side of the split, uniformly with replacement; their importance is 1.
 
     They are sorted, which reads memory a little faster; the order in a batch does not matter.
 
@@ -362,4 +353,11 @@ def draw_rows(
             message = "the ring holds no transition to draw"
             raise ValueError(message)
         drawn = np.concatenate([drawn, accepted])
-    return np.sort(drawn[:num_rows]), np.ones(num_rows, np.float32)
+    return DrawnRows(np.sort(drawn[:num_rows]), np.ones(num_rows, np.float32), largest=1.0)
+
+
+def _filled(part: PartT | None) -> PartT:
+    if part is None:
+        message = "nothing was inserted yet"
+        raise ValueError(message)
+    return part

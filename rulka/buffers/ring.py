@@ -1,4 +1,4 @@
-"""A ring buffer of experience blocks that stores every frame once, and the transitions read from it.
+"""A ring buffer of experience blocks that stores every frame once.
 
 A block is stored unchanged, with its last observation, so a frame costs (T + 1) / T of its size. If L frames are seen
 at once, the ring stores the newest frame of each observation, preceded by the older ones of the first: (T + L) / T.
@@ -7,8 +7,12 @@ linked, so that transitions of several decisions run across them. Blocks are wri
 overwritten next.
 The ring can store the output of a frozen network with each observation, to compute it once instead of at every draw; or
 store it instead of the image, which is several times as large.
+Two flat int64 indices address a ring of blocks of T decisions by N cars:
+- a *row* is a decision, (slot T + step) N + car, with 0 <= step < T;
+- an *observation index* is an observation, (slot (T + 1) + step) N + car, with 0 <= step <= T: a block stores its last
+  observation as well. `observation_index` maps a row to the observation that its decision was made on.
 Dimensions: S slots, T decisions, N cars, L frames seen at once, H x W pixels, F floats, E image features, A actions, B
-transitions, K actions of a decision. A *row* is the flat index of a decision, (slot T + step) N + car.
+transitions, K actions of a decision.
 """
 
 from __future__ import annotations
@@ -18,7 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -43,6 +46,12 @@ class RingArrays(NamedTuple):
     is_greedy: NDArray[np.bool_]
     is_held_out: NDArray[np.bool_]  # in a held-out race, which is never learned from
     next_slot: NDArray[np.int64]  # [S] the block that follows in the same stream, or NO_SLOT
+
+
+def observation_index(ring: RingArrays, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Maps rows [B] to the indices [B] of the observations that the decisions were made on."""
+    _, block_steps, num_cars = ring.reward.shape
+    return rows + rows // (block_steps * num_cars) * num_cars
 
 
 LARGEST_SHARE = 0.5
@@ -191,6 +200,62 @@ class BlockRing:
         for slot in range(self.num_blocks):
             self._derive_slot(slot, None)
 
+    def gather(self, name: str, index: NDArray[np.int64]) -> Tensor:
+        """Copies one field of some observations out of the blocks.
+
+        Args:
+            name: "image", "floats" or a derived column.
+            index: [B] observation indices.
+
+        Returns:
+            [B, ...], on the device of the observations.
+        """
+        if name == "image" and self.spec.frames > 1:
+            index = self._frames_seen(index)
+        stored = self.observations[name]
+        (uploaded,) = upload_copy((torch.from_numpy(index),), stored.device)
+        out = stored.flatten(0, 2).index_select(0, uploaded)
+        return out.view(-1, *self.spec.image_shape) if name == "image" else out
+
+    def _frames_seen(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the flat indices [B L] among stored frames of what observations [B] see, oldest first."""
+        num_steps, num_cars, frames = self.spec.num_steps, self.spec.num_cars, self.spec.frames
+        car, step, slot = index % num_cars, index // num_cars % (num_steps + 1), index // (num_cars * (num_steps + 1))
+        newest = (slot * (num_steps + frames) + step + frames - 1) * num_cars + car
+        seen = np.empty((len(index), frames), np.int64)
+        seen[:, -1] = newest
+        is_same_race = np.ones(len(index), np.bool_)
+        for back in range(1, frames):
+            decision = step - back  # a block stores the frames before its first observation as seen
+            is_same_race &= (decision < 0) | ~self.arrays.is_reset[slot, np.maximum(decision, 0), car]
+            seen[:, -1 - back] = np.where(is_same_race, newest - back * num_cars, seen[:, -back])
+        return seen.reshape(-1)
+
+    def _derive_slot(self, slot: int, image: Tensor | None) -> None:
+        """Computes a block's derived columns from its images [(T + 1) N, L, H, W]; None uses the stored images."""
+        if not self._derived:
+            return
+        floats = self.observations["floats"][slot]
+        num_rows = (self.spec.num_steps + 1) * self.spec.num_cars
+        if image is None:
+            image = self.gather("image", np.arange(slot * num_rows, (slot + 1) * num_rows))
+        for name, derive in self._derived.items():
+            made = derive(image.to(floats.device), floats.flatten(0, 1)).to(floats.device)
+            self._store_observations(name, slot, made.unflatten(0, floats.shape[:2]))
+
+    def _store_observations(self, name: str, slot: int, values: Tensor) -> None:
+        """Writes one field of a slot's observations; the first call allocates it for all slots."""
+        device = self.observations["floats"].device
+        if name not in self.observations:
+            self.observations[name] = torch.empty((self.num_slots, *values.shape), dtype=values.dtype, device=device)
+        self.observations[name][slot] = on_device((values,), device)[0]
+
+    # Checkpoints ------------------------------------------------------------------------------------------------------
+
+    def numbers(self) -> range:
+        """Returns the numbers of the stored blocks, in order of insertion; the first block ever has number 0."""
+        return range(self.num_inserted - self.num_blocks, self.num_inserted)
+
     def ring_state(self) -> dict[str, Any]:
         """Returns the position and the links of the ring: everything but the content of its blocks."""
         links = torch.from_numpy(self.arrays.next_slot[: self.num_blocks].copy())
@@ -199,10 +264,6 @@ class BlockRing:
         }
         state = {"num_inserted": self.num_inserted, "newest": dict(self._newest), "numbers": dict(self._numbers)}
         return state | {"next_slot": links, "derived": derived}
-
-    def numbers(self) -> range:
-        """Returns the numbers of the stored blocks, in order of insertion; the first block ever has number 0."""
-        return range(self.num_inserted - self.num_blocks, self.num_inserted)
 
     def block_arrays(self, number: int) -> dict[str, NDArray]:
         """Returns the arrays of block `number`: views that the ring may overwrite later, or copies."""
@@ -239,59 +300,9 @@ class BlockRing:
         if self.with_images:
             self.update_derived()
 
-    def gather(self, name: str, index: NDArray[np.int64]) -> Tensor:
-        """Copies one field of some observations out of the blocks.
-
-        Args:
-            name: "image", "floats" or a derived column.
-            index: [B] flat indices of observations, as in `Transitions`.
-
-        Returns:
-            [B, ...], on the device of the observations.
-        """
-        if name == "image" and self.spec.frames > 1:
-            index = self._frames_seen(index)
-        stored = self.observations[name]
-        (uploaded,) = upload_copy((torch.from_numpy(index),), stored.device)
-        out = stored.flatten(0, 2).index_select(0, uploaded)
-        return out.view(-1, *self.spec.image_shape) if name == "image" else out
-
-    def _frames_seen(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the flat indices [B L] of the frames of observations [B], oldest first."""
-        num_steps, num_cars, frames = self.spec.num_steps, self.spec.num_cars, self.spec.frames
-        car, step, slot = index % num_cars, index // num_cars % (num_steps + 1), index // (num_cars * (num_steps + 1))
-        newest = (slot * (num_steps + frames) + step + frames - 1) * num_cars + car
-        seen = np.empty((len(index), frames), np.int64)
-        seen[:, -1] = newest
-        is_same_race = np.ones(len(index), np.bool_)
-        for back in range(1, frames):
-            decision = step - back  # a block stores the frames before its first observation as seen
-            is_same_race &= (decision < 0) | ~self.arrays.is_reset[slot, np.maximum(decision, 0), car]
-            seen[:, -1 - back] = np.where(is_same_race, newest - back * num_cars, seen[:, -back])
-        return seen.reshape(-1)
-
     def _stored_without_images(self) -> list[str]:
         """Returns the names of the derived columns that are stored instead of images."""
         return [] if self.with_images else [name for name in self._derived if name in self.observations]
-
-    def _derive_slot(self, slot: int, image: Tensor | None) -> None:
-        """Computes a block's derived columns from its images [(T + 1) N, L, H, W]; None uses the stored images."""
-        if not self._derived:
-            return
-        floats = self.observations["floats"][slot]
-        num_rows = (self.spec.num_steps + 1) * self.spec.num_cars
-        if image is None:
-            image = self.gather("image", np.arange(slot * num_rows, (slot + 1) * num_rows))
-        for name, derive in self._derived.items():
-            made = derive(image.to(floats.device), floats.flatten(0, 1)).to(floats.device)
-            self._store_observations(name, slot, made.unflatten(0, floats.shape[:2]))
-
-    def _store_observations(self, name: str, slot: int, values: Tensor) -> None:
-        """Writes one field of a slot's observations; the first call allocates it for all slots."""
-        device = self.observations["floats"].device
-        if name not in self.observations:
-            self.observations[name] = torch.empty((self.num_slots, *values.shape), dtype=values.dtype, device=device)
-        self.observations[name][slot] = on_device((values,), device)[0]
 
 
 def on_device(columns: Iterable[Tensor], device: torch.device) -> list[Tensor]:
@@ -301,15 +312,6 @@ def on_device(columns: Iterable[Tensor], device: torch.device) -> list[Tensor]:
     return [upload_copy((each,), device)[0] if each.device.type == "cpu" else each for each in columns]
 
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-def _bits(tensor: Tensor) -> NDArray:
-    """Returns a tensor as a numpy array; bfloat16 as its bits in int16."""
-    (copied,) = on_host(tensor)
-    return (copied.view(torch.int16) if tensor.dtype == torch.bfloat16 else copied).numpy()
-
-
 def _each_once(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Returns the distinct frames [T + L, N, H, W] of observations [T + 1, N, L, H, W]."""
     if image.shape[2] == 1:
@@ -317,117 +319,10 @@ def _each_once(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.concatenate([image[0].swapaxes(0, 1)[:-1], image[:, :, -1]])
 
 
-# Transitions of several decisions, read from stored blocks by compiled loops ------------------------------------------
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-class Transitions(NamedTuple):
-    """Start, end, rewards and first action of transitions: what the compiled loops find in a ring.
-
-    Attributes:
-        row: [B] int64 flat index of the first decision.
-        weight: [B] float32 importance weight.
-        reward: [B, L] float32 reward of each decision, 0 after the last one.
-        num_steps: [B] int64 decisions in the transition, 1 to L.
-        is_terminal: [B] the last decision was terminal.
-        observation: [B] int64 flat index of the observation before the first decision.
-        next_observation: [B] int64 flat index of the observation after the last one.
-        potential: [B] float32 of the observation.
-        next_potential: [B] float32 of the next observation.
-        action: [B, K] int64 first actions; float32 if decisions are continuous.
-    """
-
-    row: NDArray[np.int64]
-    weight: NDArray[np.float32]
-    reward: NDArray[np.float32]
-    num_steps: NDArray[np.int64]
-    is_terminal: NDArray[np.bool_]
-    observation: NDArray[np.int64]
-    next_observation: NDArray[np.int64]
-    potential: NDArray[np.float32]
-    next_potential: NDArray[np.float32]
-    action: NDArray
-
-
-def find_transitions(
-    ring: RingArrays, rows: NDArray[np.int64], max_steps: int, *, past_exploring: bool = False
-) -> Transitions:
-    """Follows each row for up to `max_steps` decisions.
-
-    A transition ends early with its race, with the newest observation of its stream, and before the first later
-    decision that was not greedy: rewards after exploring are not the policy's. It always holds at least its own
-    decision, even the finishing one. A truncated race is not terminal.
-
-    Args:
-        ring: the blocks.
-        rows: [B] flat indices of decisions that are not resets.
-        max_steps: L, most decisions in a transition; positive.
-        past_exploring: continues past decisions that were not greedy, for policies with noise in every decision.
-    """
-    batch = len(rows)
-    first = ring.action.reshape(-1, ring.action.shape[-1])[rows]
-    transitions = Transitions(
-        row=rows,
-        weight=np.ones(batch, np.float32),
-        reward=np.zeros((batch, max_steps), np.float32),
-        num_steps=np.zeros(batch, np.int64),
-        is_terminal=np.zeros(batch, np.bool_),
-        observation=np.zeros(batch, np.int64),
-        next_observation=np.zeros(batch, np.int64),
-        potential=np.zeros(batch, np.float32),
-        next_potential=np.zeros(batch, np.float32),
-        action=first if first.dtype == np.float32 else first.astype(np.int64),
-    )
-    _follow_rows(ring, max_steps, past_exploring, transitions)
-    return transitions
-
-
-@njit(cache=True, nogil=True)
-def _follow_rows(ring: RingArrays, max_steps: int, past_exploring: bool, out: Transitions) -> None:
-    rows, num_steps, num_cars = out.row, ring.reward.shape[1], ring.reward.shape[2]
-    for b in range(rows.shape[0]):
-        car = rows[b] % num_cars
-        step = (rows[b] // num_cars) % num_steps
-        slot = rows[b] // (num_cars * num_steps)
-        out.observation[b] = (slot * (num_steps + 1) + step) * num_cars + car
-        out.potential[b] = ring.potential[slot, step, car]
-        count = 0
-        while True:
-            out.reward[b, count] = ring.reward[slot, step, car]
-            count += 1
-            is_terminal = ring.terminated[slot, step, car]
-            has_ended = is_terminal or ring.truncated[slot, step, car]
-            step += 1
-            if has_ended or count == max_steps:
-                break
-            if step == num_steps:
-                if ring.next_slot[slot] == NO_SLOT:
-                    break
-                slot, step = ring.next_slot[slot], 0
-            if ring.is_reset[slot, step, car] or not (past_exploring or ring.is_greedy[slot, step, car]):
-                break
-        out.num_steps[b] = count
-        out.is_terminal[b] = is_terminal
-        out.next_observation[b] = (slot * (num_steps + 1) + step) * num_cars + car
-        out.next_potential[b] = ring.potential[slot, step, car]
-
-
-def shaped_returns(
-    transitions: Transitions, num_counted: NDArray[np.int64], has_ended: NDArray[np.bool_], gamma: float
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Returns discounted rewards [B] with potential-based shaping, and the factors [B] of the next values.
-
-    Ng et al. 1999: adding gamma phi(s') - phi(s), with phi = 0 if nothing follows, keeps the optimal policy unchanged.
-
-    Args:
-        transitions: B of them.
-        num_counted: [B] number of first decisions whose rewards count, 1 to L.
-        has_ended: [B] True if no value follows.
-        gamma: discount of one decision, in [0, 1].
-    """
-    powers = gamma ** np.arange(transitions.reward.shape[1] + 1, dtype=np.float64)
-    discount = np.where(has_ended, 0.0, powers[num_counted])
-    paid = np.zeros(len(num_counted))
-    for step, power in enumerate(powers[:-1]):
-        paid += np.where(step < num_counted, transitions.reward[:, step] * power, 0.0)
-    reward = paid + (discount * transitions.next_potential - transitions.potential)
-    return reward.astype(np.float32), discount.astype(np.float32)
+def _bits(tensor: Tensor) -> NDArray:
+    """Returns a tensor as a numpy array; bfloat16 as its bits in int16."""
+    (copied,) = on_host(tensor)
+    return (copied.view(torch.int16) if tensor.dtype == torch.bfloat16 else copied).numpy()

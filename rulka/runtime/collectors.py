@@ -247,7 +247,7 @@ class PermittedCollectors(Collectors):
         self._beside: list[PolicyProcess | CentralInference] = [] if policy_process is None else [policy_process]
         self._given_out: deque[Permission] = deque()
         self._free = [set(range(train.blocks_ahead)) for _ in range(train.num_collectors)]
-        self._under_way: list[dict[int, Permission]] = [{} for _ in self._free]
+        self._unfilled: list[dict[int, Permission]] = [{} for _ in self._free]  # by slot, of each collector
         self._num_given = [0] * train.num_collectors
 
     @property
@@ -297,7 +297,7 @@ class PermittedCollectors(Collectors):
             next_index = sum(self._num_given) % len(self._free)
             if not able or (is_exact and next_index not in able):
                 return
-            index = next_index if is_exact else min(able, key=lambda k: (len(self._under_way[k]), self._num_given[k]))
+            index = next_index if is_exact else min(able, key=lambda k: (len(self._unfilled[k]), self._num_given[k]))
             moment = Moment(self._env_steps + limits.env_steps_elsewhere, limits.budget_share)
             self._num_given[index] += 1
             self._permit(index, self._note(index, moment, self.version if is_exact else None).fill)
@@ -306,7 +306,7 @@ class PermittedCollectors(Collectors):
         """Records a permission and reserves a slot for it."""
         slot = min(self._free[index])
         self._free[index].remove(slot)
-        self._under_way[index][slot] = permission = Permission(index, Fill(slot, moment, version))
+        self._unfilled[index][slot] = permission = Permission(index, Fill(slot, moment, version))
         self._given_out.append(permission)
         self._env_steps += self._spec.block.num_env_steps
         return permission
@@ -326,11 +326,11 @@ class PermittedCollectors(Collectors):
 
     def _take(self, index: int, block: ExperienceBlock, facts: BlockFilled) -> None:
         """Attaches a filled block to its permission."""
-        self._under_way[index].pop(facts.slot).delivery = Delivery(index, block, facts)
+        self._unfilled[index].pop(facts.slot).delivery = Delivery(index, block, facts)
 
     def _take_back(self, index: int) -> list[int]:
         """Revokes a dead collector's unfilled permissions; returns their slots."""
-        slots, self._under_way[index] = list(self._under_way[index]), {}
+        slots, self._unfilled[index] = list(self._unfilled[index]), {}
         unfilled = [each for each in self._given_out if each.to == index and each.delivery is None]
         for permission in unfilled:
             self._given_out.remove(permission)
@@ -566,7 +566,7 @@ class CollectorProcesses(PermittedCollectors):
 
     def _next_block(self, index: int) -> int:
         """Returns the number of a collector's first unfilled block."""
-        return self._num_given[index] - len(self._under_way[index])
+        return self._num_given[index] - len(self._unfilled[index])
 
     def release(self, delivery: Delivery) -> None:
         """Poisons the slot, so that a half-filled block is noticed, and frees it."""
@@ -597,7 +597,7 @@ class CollectorProcesses(PermittedCollectors):
 
     def _forget(self, index: int) -> None:
         """Revokes a dead collector's permissions; in exact order its successor inherits them."""
-        for slot in list(self._under_way[index]) if self._states else self._take_back(index):
+        for slot in list(self._unfilled[index]) if self._states else self._take_back(index):
             self._blocks[index].poison(slot)
         if self._inference is not None:
             self._inference.forget_collector(index)
@@ -612,7 +612,7 @@ class CollectorProcesses(PermittedCollectors):
             else:
                 self._has_lost_states = True
         part = collector_spec(self._spec, index, num_starts, num_restarts)
-        permitted = [permission.fill for permission in self._under_way[index].values()]
+        permitted = [permission.fill for permission in self._unfilled[index].values()]
         return partial(CollectorWork, part, self._blocks[index], self._weights, client, states, permitted)
 
 

@@ -19,7 +19,7 @@ from rulka.runtime.greedy_check import BestWeights, Candidate, CheckResult, Gree
 from rulka.runtime.live import LiveCars
 from rulka.runtime.metrics import LearningMeans, RaceCounts, TimeShares
 from rulka.runtime.metrics_log import LEARNED, MetricsLog
-from rulka.runtime.ranks import IngestResult, Rank, RankProcesses, RankProgress, permitted
+from rulka.runtime.ranks import IngestResult, Rank, RankProcesses, RankProgress, split_budget
 from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopRequestedError, StopSignals
 from rulka.runtime.supervisor import WorkerCrashError
@@ -276,7 +276,7 @@ class LearnerLoop:
         """Returns each rank's limits; a rank that has enough does not make the others wait for more."""
         most, share = [self.spec.train.max_env_steps], self._budget_share()
         if self._size > 1:
-            most = permitted(most[0], self.spec.block.num_env_steps, self._progress_by_rank)
+            most = split_budget(most[0], self.spec.block.num_env_steps, self._progress_by_rank)
         due = self.state.due
         limits = []
         for rank, progress in enumerate(self._progress_by_rank):

@@ -228,8 +228,8 @@ class Rank:
         return {"state": experience.state, "names": self.experience.write(experience.pieces)}
 
 
-def permitted(most_env_steps: int, block_steps: int, progress_by_rank: Sequence[RankProgress]) -> list[int]:
-    """Splits the budget: returns how many environment steps each rank's collectors may have begun.
+def split_budget(most_env_steps: int, block_steps: int, progress_by_rank: Sequence[RankProgress]) -> list[int]:
+    """Splits the budget of environment steps: returns how many each rank's collectors may have begun.
 
     The rest of the budget is given out in whole blocks, so that it ends as that of a single learner does. Blocks are
     split evenly; the remainder goes first to ranks that cannot learn without more, because the others wait for those.

@@ -10,7 +10,7 @@ from torch import nn
 from models.encoders.config import ConvConfig
 from models.iqn import IqnNetwork, IqnSizes, fixed_fractions
 from models.torso import InputShape
-from rulka.agents.iqn.diagnostics import inspect_values
+from rulka.agents.iqn.extras import inspect_values
 from rulka.agents.shared.diagnostics import inspect_training
 from rulka.buffers.priorities import inspect_priorities
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.iqn.learner import draw_clocks, mini_race_returns
+from rulka.agents.iqn.learner import draw_clocks, mini_race_rewards
 from rulka.agents.shared.diagnostics import MetricMeans
 from rulka.agents.shared.networks import IQN_PARTS
 from rulka.agents.shared.params import ByPartParams
 from rulka.agents.shared.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
-from rulka.buffers.ring import Transitions
+from rulka.buffers.transitions import Transitions
 from rulka.contracts.schedule import Moment, Schedule
 from tests.agents.conftest import constant, filled, small_spec, train, views
 
@@ -153,5 +153,5 @@ def test_three_decisions_by_hand(clock: int, is_terminal: bool, reward: float, d
     three = Transitions(
         at, nothing + 1, np.ones((1, 3), np.float32), at + 3, np.array([is_terminal]), at, at, nothing, nothing, at
     )
-    found = mini_race_returns(three, np.array([clock]), 0.5, 140)
+    found = mini_race_rewards(three, np.array([clock]), 0.5, 140)
     assert tuple(each.tolist() for each in found) == ([reward], [discount])

@@ -87,7 +87,7 @@ def test_importance_is_relative_to_the_largest_of_all_ranks(races):
         learner = filled(small_spec("iqn", prioritised=PRIORITISED), races)
         learner._ranks = Ranks()
         learner._ranks.factor = factor
-        weight[factor] = float(learner.sample().weight.max())
+        weight[factor] = float(learner.sample().importance.max())
     assert weight == {1.0: 1.0, 2.0: 0.5}
 
 

@@ -9,13 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from rulka.agents.iqn.learner import (
-    SelfLoss,
-    margin_loss,
-    munchausen_bonus,
-    quantile_huber_loss,
-    self_loss_weights,
-)
+from rulka.agents.iqn.extras import margin_loss, munchausen_bonus
+from rulka.agents.iqn.learner import TypicalWidth, quantile_huber_loss, self_loss_weights
 from rulka.agents.ppo.learner import clipped_value_loss
 from rulka.agents.preferences.learner import group_advantages, preference_loss
 from rulka.agents.shared.advantages import explained_variance
@@ -36,7 +31,7 @@ def test_self_loss_by_hand():
     """Widths 0.4 and 0.01; typical 0.99 * 0.2 + 0.01 * 0.205 = 0.20005; floor 0.0500125; so divisors 0.4, 0.0500125;
     typical divisor 0.99 * 0.2 + 0.01 * 0.22500625 = 0.2002500625.
     """
-    weights, after = self_loss_weights(torch.tensor([0.16, 0.0001]), SelfLoss(0.2, 0.2), clamp_ratio=4.0)
+    weights, after = self_loss_weights(torch.tensor([0.16, 0.0001]), TypicalWidth(0.2, 0.2), clamp_ratio=4.0)
     torch.testing.assert_close(weights, torch.tensor([0.2002500625 / 0.4, 0.2002500625 / 0.0500125]))
     assert after == pytest.approx((0.20005, 0.2002500625))
 

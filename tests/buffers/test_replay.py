@@ -13,7 +13,7 @@ from rulka.buffers.demonstrations import demonstration_ring
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, StoredExperience
 from rulka.buffers.held_out import RaceSplit
 from rulka.buffers.replay import FEATURES, Batch, Replay, Source, draw_rows
-from rulka.buffers.ring import find_transitions, shaped_returns
+from rulka.buffers.transitions import find_transitions, shaped_rewards
 from rulka.machine.device import CPU
 from tests.buffers.conftest import check_links
 
@@ -34,7 +34,7 @@ def filled(blocks: list[ExperienceBlock], seed: int = 0, **settings: object) -> 
 def draw(source: Source, count: int) -> Batch:
     """Draws a batch without a discount."""
     found = source.sample(count)
-    return source.batch(found, *shaped_returns(found, found.num_steps, found.is_terminal, 1.0))
+    return source.batch(found, *shaped_rewards(found, found.num_steps, found.is_terminal, 1.0))
 
 
 def test_rows_are_uniform_over_transitions(make_stream: MakeStream):

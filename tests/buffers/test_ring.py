@@ -13,7 +13,8 @@ from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.buffers.held_out import RaceSplit
 from rulka.buffers.priorities import Priorities
 from rulka.buffers.replay import draw_rows
-from rulka.buffers.ring import NO_SLOT, BlockRing, Derive, find_transitions
+from rulka.buffers.ring import NO_SLOT, BlockRing, Derive
+from rulka.buffers.transitions import find_transitions
 from tests.buffers.conftest import check_links
 
 SPEC = BlockSpec(num_steps=5, num_cars=3, height=2, width=2, num_floats=4)
@@ -186,8 +187,8 @@ def test_probabilities_and_weights_by_their_formulas(make_stream: MakeStream):
     np.testing.assert_allclose(counts[rows], share, atol=2 / 20_000)
     assert not counts[is_reset(ring)].any()
     position = np.searchsorted(rows, drawn.row)
-    np.testing.assert_allclose(drawn.weight, (share[position] / share.min()) ** -0.7, rtol=1e-5)
-    assert drawn.weight.max() == 1.0
+    np.testing.assert_allclose(drawn.importance, (share[position] / share.min()) ** -0.7, rtol=1e-5)
+    assert drawn.importance.max() == 1.0
 
 
 def test_the_first_priority_is_gone_once_errors_are_measured(make_stream: MakeStream):

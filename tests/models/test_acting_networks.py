@@ -60,12 +60,12 @@ def test_fractions_may_be_those_of_all_rows(embedding_at: EmbeddingPlace):
     expected = expected.gather(3, action[:, None, :, None].expand(-1, 4, -1, 1))[..., 0, 0]
     for shown in (image, network.encode(image)):
         for fractions in (tau, tau.expand(5, -1)):
-            found = network.of_action(shown, floats, fractions, action)
+            found = network.quantiles_of_action(shown, floats, fractions, action)
             torch.testing.assert_close(found, expected)
     with torch.autocast("cpu", torch.bfloat16):
-        rounded = network.of_action(image, floats, tau, action)
+        rounded = network.quantiles_of_action(image, floats, tau, action)
         torch.testing.assert_close(
-            rounded, network.of_action(image, floats, tau.expand(5, -1), action), rtol=0.02, atol=0.02
+            rounded, network.quantiles_of_action(image, floats, tau.expand(5, -1), action), rtol=0.02, atol=0.02
         )
 
 

@@ -38,7 +38,7 @@ from rulka.runtime import ranks
 from rulka.runtime.connect import train_run
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.metrics_log import read_metrics
-from rulka.runtime.ranks import RankProgress, permitted
+from rulka.runtime.ranks import RankProgress, split_budget
 from rulka.runtime.specs import rank_folders
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -197,13 +197,13 @@ def progress(num_env_steps: int, num_under_way: int = 0, *, is_ready: bool = Fal
 
 def test_permission_by_hand() -> None:
     """Blocks of 10. 100 steps, of which 30 and 20 are taken and 10 under way: 4 blocks are left, 2 for each."""
-    assert permitted(100, 10, [progress(30, 1), progress(20)]) == [60, 40]
-    assert permitted(91, 10, [progress(30, 1), progress(20)]) == [60, 40], "a block too many, as one learner takes"
-    assert permitted(90, 10, [progress(30, 1), progress(20)]) == [50, 40], "the odd one goes to who has fewer"
+    assert split_budget(100, 10, [progress(30, 1), progress(20)]) == [60, 40]
+    assert split_budget(91, 10, [progress(30, 1), progress(20)]) == [60, 40], "a block too many, as one learner takes"
+    assert split_budget(90, 10, [progress(30, 1), progress(20)]) == [50, 40], "the odd one goes to who has fewer"
     last = [progress(40, is_ready=True), progress(50)]
-    assert permitted(100, 10, last) == [40, 60], "the last one to who cannot learn without it"
-    assert permitted(90, 10, last) == [40, 50]
-    assert permitted(50, 10, last) == [40, 50], "never less than there is"
+    assert split_budget(100, 10, last) == [40, 60], "the last one to who cannot learn without it"
+    assert split_budget(90, 10, last) == [40, 50]
+    assert split_budget(50, 10, last) == [40, 50], "never less than there is"
 
 
 def test_more_learners_than_there_is_to_share_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,21 +26,6 @@ from rulka.contracts.artifacts import Artifact
 from rulka.machine.device import CPU, upload
 
 
-def choose_by_iqn(network: IqnNetwork, artifact: Artifact, device: torch.device) -> Choose:
-    """Returns the greedy decision function: the largest mean advantage at the acting fractions, within the guide."""
-    tau = fixed_fractions(artifact.config["iqn"]["num_quantiles_acting"]).to(device)
-    guide = network.guide
-    is_limited = guide is not None and float(guide.floor) > 0.0
-
-    def choose(image: Tensor, floats: Tensor) -> Tensor:
-        q_advantage = network.q_advantages(image, floats, tau)
-        if guide is not None and is_limited:
-            q_advantage = guide.limit(q_advantage, guide.log_probs(image, floats))
-        return q_advantage.argmax(dim=2)
-
-    return choose
-
-
 class IqnActor(NetworkActor[IqnNetwork]):
     """Takes the action with the best mean return, or explores."""
 
@@ -48,7 +33,6 @@ class IqnActor(NetworkActor[IqnNetwork]):
     parts = IQN_PARTS
     without_source = ("guide.floor",)
     clone_inside = "guide.policy."
-    greedy_choice = staticmethod(choose_by_iqn)
 
     def __init__(self, spec: AgentSpec[IqnParams], seed: int, device: torch.device = CPU) -> None:
         self._choices = spec.choices
@@ -56,15 +40,9 @@ class IqnActor(NetworkActor[IqnNetwork]):
         super().__init__(spec, seed, device)
         self._params: IqnParams = spec.params
         self._floor = 0.0
-        self._is_noisy, self._is_exploring = spec.network.iqn.noisy_sigma > 0.0, False
+        self._is_noisy = spec.network.iqn.noisy_sigma > 0.0
         self._tau = fixed_fractions(self._params.num_quantiles_acting).to(device)
         self._factors: dict[IqnNetwork, Tensor] = {}  # by network or its copy; they depend on the weights alone
-
-    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
-        """Loads published weights (copied), used from the next decision on."""
-        super().load_network(tensors)
-        self._factors.clear()
-        self._floor = 0.0 if self.network.guide is None else float(self.network.guide.floor)
 
     def act(self, image: Tensor, floats: Tensor, *, explore: bool) -> Decision:
         """Decides for N cars; see `rulka.agents.shared.acting.NetworkActor`.
@@ -84,43 +62,6 @@ class IqnActor(NetworkActor[IqnNetwork]):
         greedy = q_advantage.argmax(dim=-1)
         return decision_of(self._explore(q_advantage, greedy) if explore else greedy, greedy)
 
-    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
-        """Returns the mean Q-values [N, A] or [N, K, A] at the acting fractions, without noise; see `NetworkActor`."""
-        image, floats = upload((image, floats), self._device)
-        # Decisions compare bit-identical advantages; Q-values average to the state's value.
-        q_advantage = self._q_advantages(image, floats, explore=False)
-        with torch.inference_mode():
-            value = self._in_torch(len(floats))(image, floats, self._tau)
-        centred, state = q_advantage - q_advantage.mean(dim=2, keepdim=True), value.mean(dim=(1, 3)).sum(dim=1)
-        best = centred.amax(dim=2, keepdim=True)
-        others = best.sum(dim=1, keepdim=True) - best
-        q_value = centred + others + state[:, None, None]
-        return ActionValues("q_value", q_value.view(len(q_value), *self._choices.decision_shape, -1).cpu().numpy())
-
-    def _q_advantages(self, image: Tensor, floats: Tensor, *, explore: bool) -> Tensor:
-        """Returns the mean advantages [N, K, A] of all actions."""
-        self._is_exploring = explore
-        return self._outputs(image, floats).unflatten(1, (self._choices.num_places, -1))
-
-    def _outputs_of(self, network: IqnNetwork, image: Tensor, floats: Tensor) -> Tensor:
-        if self._is_noisy and self._is_exploring:
-            draw_noise(network, self._generators.device)
-        elif self._is_noisy:
-            clear_noise(network)
-        if network not in self._factors:
-            self._factors[network] = network.acting_factors(self._tau)
-        return network.q_advantages_by(self._factors[network], image, floats)
-
-    def _head(self) -> ActingHead | None:
-        return self.network.acting_head(self._tau)
-
-    def _cloned(self, image: Tensor, floats: Tensor) -> Tensor:
-        """Returns the log-probabilities [N, K, A] of the cloned policy."""
-        guide = self._in_torch(len(floats)).guide
-        assert guide is not None, "parameters make sure of that"
-        with torch.inference_mode():
-            return guide.log_probs(image, floats)
-
     def _explore(self, q_advantage: Tensor, greedy: Tensor) -> Tensor:
         """Replaces some greedy actions [N, K]; one uniform number per action decides how it explores."""
         draws: dict[str, Any] = {"generator": self._generators.device, "device": self._device}
@@ -139,3 +80,64 @@ class IqnActor(NetworkActor[IqnNetwork]):
         """Returns the epsilon of each car [N]; later cars in the batch explore less."""
         share = torch.linspace(0.0, 1.0, num_cars, device=self._device)
         return self._params.epsilon.at(self._moment) ** (1.0 + self._params.epsilon_spread * share)
+
+    # Inference --------------------------------------------------------------------------------------------------------
+
+    def load_network(self, tensors: Mapping[str, Tensor]) -> None:
+        """Loads published weights (copied), used from the next decision on."""
+        super().load_network(tensors)
+        self._factors.clear()
+        self._floor = 0.0 if self.network.guide is None else float(self.network.guide.floor)
+
+    def _q_advantages(self, image: Tensor, floats: Tensor, *, explore: bool) -> Tensor:
+        """Returns the mean advantages [N, K, A] of all actions."""
+        if self._is_noisy:  # such a network always runs in torch
+            network = self._in_torch(len(floats))
+            if explore:
+                draw_noise(network, self._generators.device)
+            else:
+                clear_noise(network)
+        return self._outputs(image, floats).unflatten(1, (self._choices.num_places, -1))
+
+    def _outputs_of(self, network: IqnNetwork, image: Tensor, floats: Tensor) -> Tensor:
+        if network not in self._factors:
+            self._factors[network] = network.acting_factors(self._tau)
+        return network.q_advantages_by(self._factors[network], image, floats)
+
+    def _head(self) -> ActingHead | None:
+        return self.network.acting_head(self._tau)
+
+    def _cloned(self, image: Tensor, floats: Tensor) -> Tensor:
+        """Returns the log-probabilities [N, K, A] of the cloned policy."""
+        guide = self._in_torch(len(floats)).guide
+        assert guide is not None, "parameters make sure of that"
+        with torch.inference_mode():
+            return guide.log_probs(image, floats)
+
+    def action_values(self, image: Tensor, floats: Tensor) -> ActionValues:
+        """Returns the mean Q-values [N, A] or [N, K, A] at the acting fractions, without noise; see `NetworkActor`."""
+        image, floats = upload((image, floats), self._device)
+        # Decisions compare bit-identical advantages; Q-values average to the state's value.
+        q_advantage = self._q_advantages(image, floats, explore=False)
+        with torch.inference_mode():
+            value = self._in_torch(len(floats))(image, floats, self._tau)
+        centred, state = q_advantage - q_advantage.mean(dim=2, keepdim=True), value.mean(dim=(1, 3)).sum(dim=1)
+        best = centred.amax(dim=2, keepdim=True)
+        others = best.sum(dim=1, keepdim=True) - best
+        q_value = centred + others + state[:, None, None]
+        return ActionValues("q_value", q_value.view(len(q_value), *self._choices.decision_shape, -1).cpu().numpy())
+
+    @staticmethod
+    def greedy_choice(network: IqnNetwork, artifact: Artifact, device: torch.device) -> Choose:
+        """Returns the greedy decision function, within the guide, of a loaded agent; training acts by `act`."""
+        tau = fixed_fractions(artifact.config["iqn"]["num_quantiles_acting"]).to(device)
+        guide = network.guide
+        is_limited = guide is not None and float(guide.floor) > 0.0
+
+        def choose(image: Tensor, floats: Tensor) -> Tensor:
+            q_advantage = network.q_advantages(image, floats, tau)
+            if guide is not None and is_limited:
+                q_advantage = guide.limit(q_advantage, guide.log_probs(image, floats))
+            return q_advantage.argmax(dim=2)
+
+        return choose

@@ -1,4 +1,4 @@
-"""IQN with mini-races: update, gradient step, targets, loss. Begin with `IqnLearner.update`.
+"""IQN with mini-races. Begin with `IqnLearner.update`: batch, targets, loss, step and target network follow in order.
 
 Sources: Dabney et al. 2018 (implicit quantile networks), arXiv:1806.06923; van Hasselt et al. 2015 (double DQN),
 arXiv:1509.06461; Vieillard et al. 2020 (Munchausen), arXiv:2007.14430; Schaul et al. 2015 (prioritised replay),
@@ -23,11 +23,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.layers import clear_noise, draw_noise
-from rulka.agents.iqn.diagnostics import inspect_values
+from rulka.agents.iqn.extras import NO_ROW, demonstration_loss, inspect_values, measured_errors, munchausen_targets
 from rulka.agents.iqn.params import IqnParams
 from rulka.agents.shared.diagnostics import MetricMeans
 from rulka.agents.shared.networks import IQN_PARTS, build_iqn
@@ -38,7 +37,7 @@ from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.held_out import RaceSplit
 from rulka.buffers.priorities import inspect_priorities
 from rulka.buffers.replay import GUIDE, Batch, Replay, Source
-from rulka.buffers.ring import Transitions, shaped_returns
+from rulka.buffers.transitions import Transitions, shaped_rewards
 from rulka.contracts.observation import FLOATS
 from rulka.machine.device import CPU, upload, weights_on_host
 from rulka.machine.precision import autocast
@@ -46,8 +45,6 @@ from rulka.machine.precision import autocast
 CLOCK = FLOATS["clock"].start
 """Index of the float that holds the number of decisions since the mini-race began."""
 RADAM_EPSILON = 1e-4
-NO_ROW = -1
-"""`Batch.row` of demonstrations, which lie in a ring of their own and have no priorities."""
 
 
 class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
@@ -88,18 +85,18 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         # Learning goes on while _num_learned <= samples_per_insert * (num_env_steps - _num_start_steps). Demonstrations
         # do not count as learned.
         self._num_learned = 0
-        self._self_loss = FIRST_SELF_LOSS
+        self._typical_width = FIRST_TYPICAL_WIDTH
         self._tau_choosing = fixed_fractions(params.num_quantiles).to(device)
         self._latest: Batch | None = None
 
-    # Update -----------------------------------------------------------------------------------------------------------
+    # One update -------------------------------------------------------------------------------------------------------
 
     def update(self) -> dict[str, float] | None:
         """Runs `gradient_steps_per_update` gradient steps; returns None if not `is_ready()`."""
         if not self.is_ready():
             return None
         params = self._params
-        self._store_features_while_frozen()
+        self._choose_stored_observations()
         learning_rate = params.learning_rate.at(self.moment)
         self._rates.apply(self._optimizer, learning_rate, self.moment)
         self._set_limits()
@@ -116,9 +113,40 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             "gamma": params.gamma.at(self.moment),
             "buffer_decisions": float(self.replay.num_rows),
             "samples_per_insert": self._num_learned / max(1, self.num_env_steps - self._num_start_steps),
-            "typical_self_loss": self._self_loss.typical,
+            "typical_self_loss": self._typical_width.plain,
             "num_samples": float(params.batch_size * params.gradient_steps_per_update),
         }
+
+    def sample(self) -> Batch:
+        """Samples own transitions, by priority if `iqn.prioritised`, and behind them a share of demonstrations."""
+        params, replay = self._params, self.replay
+        share = 0.0 if replay.demonstrations is None else params.demonstration_share.at(self.moment)
+        num_demonstrations = round(params.batch_size * share)
+        num_sampled = params.batch_size - num_demonstrations
+        if params.prioritised is not None:
+            replay.beta = params.prioritised.beta.at(self.moment)
+        batch = self._sample_in_mini_races(replay.own, num_sampled)
+        self._num_learned += num_sampled
+        if self._ranks.size > 1 and params.prioritised is not None:
+            # Importance weights are relative to the largest of the batch, and the batch spans all ranks.
+            largest = replay.own.largest_importance
+            batch.importance.mul_(largest / self._ranks.largest(largest))
+        if replay.demonstrations is None or not num_demonstrations:
+            return batch
+        shown = self._sample_in_mini_races(replay.demonstrations, num_demonstrations)
+        shown.row.fill_(NO_ROW)
+        return Batch(*(torch.cat(columns) for columns in zip(batch, shown, strict=True)))
+
+    def _sample_in_mini_races(self, source: Source, count: int) -> Batch:
+        """Samples transitions, each at a random time of a mini-race."""
+        transitions = source.sample(count)
+        uniform = torch.rand(count, generator=self._generators.host, dtype=torch.float64)
+        clock = draw_clocks(uniform.numpy(), self._horizon)
+        gamma = self._params.gamma.at(self.moment)
+        batch = source.batch(transitions, *mini_race_rewards(transitions, clock, gamma, self._horizon))
+        batch.floats[:, CLOCK] = torch.from_numpy(clock).to(batch.floats)
+        batch.next_floats[:, CLOCK] = torch.from_numpy(clock + transitions.num_steps).to(batch.next_floats)
+        return batch
 
     def _gradient_step(self, batch: Batch, means: MetricMeans) -> None:
         """Runs one gradient step on a batch, then updates the target network and the priorities."""
@@ -130,16 +158,20 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         tau = self._draw_fractions()
         target_bs, target_tau = self._targets(batch)
         with autocast(self.precision, self._device):
-            quantile_bt = self.network.of_action(batch.image, batch.floats, tau, batch.action)
+            quantile_bt = self.network.quantiles_of_action(batch.image, batch.floats, tau, batch.action)
 
         loss_b = quantile_huber_loss(quantile_bt, tau, target_bs, params.kappa)
         # Even a perfect prediction has a loss if the target is wide: the target's loss against itself measures it.
         self_loss_b = quantile_huber_loss(target_bs, target_tau, target_bs, params.kappa)
-        weight_b, self._self_loss = self_loss_weights(
-            self_loss_b, self._self_loss, params.self_loss_clamp_ratio, lambda values: mean_of(values, self._ranks)
+        self_loss_weight_b, self._typical_width = self_loss_weights(
+            self_loss_b, self._typical_width, params.self_loss_clamp_ratio, lambda values: mean_of(values, self._ranks)
         )
         # The sum over the batch, not the mean: learning rate and clip are Linesight's, which sums.
-        loss = (loss_b * weight_b * batch.weight).sum() + self._margin_loss(batch, means)
+        loss = (loss_b * self_loss_weight_b * batch.importance).sum()
+        if params.demonstration_margin is not None:
+            margin, tau_choosing = params.demonstration_margin, self._tau_choosing
+            with autocast(self.precision, self._device):
+                loss = loss + demonstration_loss(self.network, batch, tau_choosing, margin, means)
 
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -158,11 +190,11 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         self._latest = batch
         means.add(
             loss=loss_b.mean(),
-            weighted_loss=(loss_b * weight_b).mean(),
+            weighted_loss=(loss_b * self_loss_weight_b).mean(),
             td_error=error_b.mean(),
             q_mean=quantile_bt.mean(),
             target_mean=target_bs.mean(),
-            importance=batch.weight.mean(),
+            importance=batch.importance.mean(),
             grad_norm=norm,
         )
 
@@ -174,23 +206,11 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             return target_quantiles(self.network, self.target, batch, tau, self._tau_choosing, self._params), tau
 
     def _draw_fractions(self) -> Tensor:
-        """Returns fractions [B, T]; or [T], shared by the batch, if `embedding_at` is hidden."""
+        """Draws fractions [B, T]; or [T], shared by the batch, if `embedding_at` is hidden."""
         num_quantiles, generator = self._params.num_quantiles, self._generators.device
-        if self.network.embedding_at == "hidden":
+        if self.network.embedding_at == "hidden":  # one draw for the batch makes the output one matrix product
             return draw_fractions(1, num_quantiles, generator)[0]
         return draw_fractions(self._params.batch_size, num_quantiles, generator)
-
-    def _margin_loss(self, batch: Batch, means: MetricMeans) -> Tensor | float:
-        """Returns the large-margin loss on demonstrations, weighted and summed over the batch."""
-        params, demonstrated = self._params.demonstration_margin, slice(num_own(batch), None)
-        if params is None or not len(batch.action[demonstrated]):
-            return 0.0
-        with autocast(self.precision, self._device):
-            seen = batch.image[demonstrated], batch.floats[demonstrated]
-            q_advantage = self.network.q_advantages(*seen, self._tau_choosing)
-        loss = margin_loss(q_advantage, batch.action[demonstrated], params.margin)
-        means.add(margin_loss=loss.mean())
-        return params.weight * loss.sum()
 
     @torch.no_grad()
     def _move_target(self) -> None:
@@ -200,67 +220,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         for target, online in zip(self.target.parameters(), self.network.parameters(), strict=True):
             target.lerp_(online, self._params.target_tau)
 
-    def _update_priorities(self, batch: Batch, error: Tensor) -> None:
-        """Sets the priorities of own transitions from the errors [B] of the batch."""
-        settings, priorities = self._params.prioritised, self.replay.priorities
-        if settings is None or priorities is None:
-            return
-        own = num_own(batch)
-        row, errors, clock = batch.row[:own], error[:own].cpu(), batch.floats[:own, CLOCK].cpu()
-        # Near the end of a mini-race little return remains: a small error there says nothing about the same transition
-        # earlier in one.
-        is_early = clock < self._horizon - settings.min_actions_left
-        # Non-finite errors end the run elsewhere, with the weights that led to them.
-        counts = is_early & errors.isfinite()
-        priorities.update(row[counts].numpy(), errors[counts].numpy())
-
-    # Batches ----------------------------------------------------------------------------------------------------------
-
-    def sample(self) -> Batch:
-        """Samples own transitions, by priority if `iqn.prioritised`, and behind them a share of demonstrations."""
-        params, replay = self._params, self.replay
-        share = 0.0 if replay.demonstrations is None else params.demonstration_share.at(self.moment)
-        num_demonstrations = round(params.batch_size * share)
-        num_sampled = params.batch_size - num_demonstrations
-        if params.prioritised is not None:
-            replay.beta = params.prioritised.beta.at(self.moment)
-        batch = self._sample_in_mini_races(replay.own, num_sampled)
-        self._num_learned += num_sampled
-        if self._ranks.size > 1 and params.prioritised is not None:
-            # Importance weights are relative to the largest of the batch, and the batch spans all ranks.
-            batch.weight.mul_(replay.largest_importance / self._ranks.largest(replay.largest_importance))
-        if replay.demonstrations is None or not num_demonstrations:
-            return batch
-        shown = self._sample_in_mini_races(replay.demonstrations, num_demonstrations)
-        shown.row.fill_(NO_ROW)
-        return Batch(*(torch.cat(columns) for columns in zip(batch, shown, strict=True)))
-
-    def _sample_in_mini_races(self, source: Source, count: int) -> Batch:
-        """Samples transitions, each at a random time of a mini-race."""
-        transitions = source.sample(count)
-        uniform = torch.rand(count, generator=self._generators.host, dtype=torch.float64)
-        clock = draw_clocks(uniform.numpy(), self._horizon)
-        gamma = self._params.gamma.at(self.moment)
-        batch = source.batch(transitions, *mini_race_returns(transitions, clock, gamma, self._horizon))
-        batch.floats[:, CLOCK] = torch.from_numpy(clock).to(batch.floats)
-        batch.next_floats[:, CLOCK] = torch.from_numpy(clock + transitions.num_steps).to(batch.next_floats)
-        return batch
-
-    def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
-        """Stores demonstrations, `demonstration_share` of every batch from now on; replaces earlier ones.
-
-        Raises:
-            AgentError: if their observation shapes differ from the agent's.
-            ValueError: if there are none.
-        """
-        self._store_features_while_frozen()
-        expected = (*self._spec.observation.image_shape, len(self._spec.normalisation.mean))
-        for block in blocks:
-            given = (*block.spec.image_shape, block.spec.num_floats)
-            if given != expected:
-                message = f"demonstrations have (frames, height, width, floats) {given}, the agent sees {expected}"
-                raise AgentError(message, hint="Capture the demonstrations again with the present parameters.")
-        self.replay.insert_demonstrations(blocks)
+    # How much may be collected and learned ----------------------------------------------------------------------------
 
     def num_allowed_env_steps(self) -> int:
         """How far collectors may run ahead: `start_steps`, what learning has consumed, and one more `start_steps`."""
@@ -273,22 +233,45 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         num_samples_due = num_inserts * self._params.samples_per_insert
         return self.replay.num_rows >= self._params.start_steps and self._num_learned <= num_samples_due
 
-    # The guide --------------------------------------------------------------------------------------------------------
+    # Priorities, the guide, demonstrations, the held-out test ---------------------------------------------------------
+
+    def _update_priorities(self, batch: Batch, error: Tensor) -> None:
+        """Sets the priorities of own transitions from the errors [B] of the batch."""
+        settings, priorities = self._params.prioritised, self.replay.priorities
+        if settings is not None and priorities is not None:
+            left = self._horizon - batch.floats[:, CLOCK]
+            row, errors = measured_errors(batch.row, error, left, settings.min_actions_left)
+            priorities.update(row.numpy(), errors.numpy())
 
     def _guide_log_probs(self, image: Tensor, floats: Tensor) -> Tensor:
         """Returns the log-probabilities [B, K, A] of the cloned policy, in float32 as in evaluation."""
+        # Computed once, at insertion, with clock 0: the clock is always hidden from the clone, see docs/levels.md.
         assert self.network.guide is not None
         parts = zip(image.split(self._params.batch_size), floats.split(self._params.batch_size), strict=True)
         with torch.no_grad():
             return torch.cat([self.network.guide.log_probs(*upload(part, self._device)) for part in parts])
 
     def _set_limits(self) -> None:
-        """Writes the current `guide_floor` into both networks; actors read it with the weights."""
+        """Writes the current `guide_floor` into both networks, once an update; it is a buffer of the weights."""
         for network in (self.network, self.target):
             if network.guide is not None:
                 network.guide.floor.fill_(self._params.guide_floor.at(self.moment))
 
-    # Diagnostics and checkpoints --------------------------------------------------------------------------------------
+    def insert_demonstrations(self, blocks: Sequence[ExperienceBlock]) -> None:
+        """Stores demonstrations, `demonstration_share` of every batch from now on; replaces earlier ones.
+
+        Raises:
+            AgentError: if their observation shapes differ from the agent's.
+            ValueError: if there are none.
+        """
+        self._choose_stored_observations()
+        expected = (*self._spec.observation.image_shape, len(self._spec.normalisation.mean))
+        for block in blocks:
+            given = (*block.spec.image_shape, block.spec.num_floats)
+            if given != expected:
+                message = f"demonstrations have (frames, height, width, floats) {given}, the agent sees {expected}"
+                raise AgentError(message, hint="Capture the demonstrations again with the present parameters.")
+        self.replay.insert_demonstrations(blocks)
 
     @torch.no_grad()
     def _test_when_due(self, means: MetricMeans) -> None:
@@ -304,8 +287,10 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         tau = self._draw_fractions()
         target_bs, _ = self._targets(batch)
         with autocast(self.precision, self._device):
-            quantile_bt = self.network.of_action(batch.image, batch.floats, tau, batch.action)
+            quantile_bt = self.network.quantiles_of_action(batch.image, batch.floats, tau, batch.action)
         means.add(held_out_loss=quantile_huber_loss(quantile_bt, tau, target_bs, self._params.kappa).mean())
+
+    # Diagnostics and checkpoints --------------------------------------------------------------------------------------
 
     def inspect(self) -> dict[str, float]:
         """Returns diagnostics of gradients, weights, Q-values and priorities, by tags; changes nothing."""
@@ -328,7 +313,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             "target": weights_on_host(self.target),
             "num_gradient_steps": self._num_gradient_steps,
             "num_learned": self._num_learned,
-            "self_loss": list(self._self_loss),
+            "typical_width": list(self._typical_width),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -338,12 +323,48 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             group["weight_decay"] = self._params.weight_decay
         self.target.load_state_dict(state["target"])
         self._num_gradient_steps, self._num_learned = int(state["num_gradient_steps"]), int(state["num_learned"])
-        self._self_loss = SelfLoss(*state["self_loss"])
+        self._typical_width = TypicalWidth(*state["typical_width"])
 
 
-def num_own(batch: Batch) -> int:
-    """Returns how many transitions of a batch are the agent's own; demonstrations follow them."""
-    return int((batch.row != NO_ROW).sum())
+# Mini-races -----------------------------------------------------------------------------------------------------------
+#
+# Every transition is treated as part of a short race that began at a random time before it and ends after
+# `iqn.mini_race_ms`, whatever happens on the track. The network sees the clock, the number of decisions since it began.
+# So a Q-value is the best return in the remaining time, and gamma may be 1. The rules are Linesight's.
+
+
+CLOCK_RANGE, CLOCK_SHIFT = 40, 5
+"""Distribution of clocks: x uniform on the integers [CLOCK_SHIFT - CLOCK_RANGE, horizon + CLOCK_SHIFT), then
+max(0, |x| - CLOCK_SHIFT). With n = horizon + 40: P(0) = 11 / n, P(1 to 30) = 2 / n each, P(31 to horizon - 1) = 1 / n
+each; the reference has n = 180. A horizon of at most 30 has n = 2 horizon + 9: P(0) = 11 / n, all others 2 / n each."""
+
+
+def draw_clocks(uniform: NDArray[np.float64], horizon: int) -> NDArray[np.int64]:
+    """Maps uniform numbers [B] in [0, 1) to clocks [B] in [0, horizon); the first clocks are the most frequent."""
+    # x never falls below -(horizon + CLOCK_SHIFT - 1), or clocks would reach the horizon.
+    first, last = CLOCK_SHIFT - min(CLOCK_RANGE, horizon + 2 * CLOCK_SHIFT - 1), horizon + CLOCK_SHIFT
+    x = first + np.floor(uniform * (last - first)).astype(np.int64)
+    return np.maximum(0, np.abs(x) - CLOCK_SHIFT)
+
+
+def mini_race_rewards(
+    transitions: Transitions, clock: NDArray[np.int64], gamma: float, horizon: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Cuts transitions at the end of their mini-race; returns rewards and discounts [B], see `shaped_rewards`.
+
+    A race that ends by finishing *or by leaving the track* is terminal: no value and no potential follow. A race
+    truncated by a limit (too long, no progress) is not: its last observation still has a value.
+
+    Args:
+        transitions: B transitions.
+        clock: [B] decisions since each mini-race began, before the transition; 0 to horizon - 1.
+        gamma: discount of one decision, in [0, 1].
+        horizon: decisions in a mini-race.
+    """
+    num_counted = np.minimum(transitions.num_steps, horizon - clock)
+    is_over = clock + transitions.num_steps >= horizon
+    has_ended = transitions.is_terminal & (num_counted == transitions.num_steps)
+    return shaped_rewards(transitions, num_counted, is_over | has_ended, gamma)
 
 
 # Targets --------------------------------------------------------------------------------------------------------------
@@ -364,51 +385,17 @@ def target_quantiles(
         params: selects the rule. Double DQN takes the online network's best action within its guide's limits,
             Munchausen the softmax over the target network's values; otherwise each quantile takes its own best action.
     """
-    following = batch.next_image, batch.next_floats
-    reward = batch.reward
     if params.munchausen is not None:
-        alpha, temperature, floor = params.munchausen.alpha, params.munchausen.temperature, params.munchausen.floor
-        q_advantage = target.q_advantages(batch.image, batch.floats, tau_choosing)
-        reward = reward + munchausen_bonus(q_advantage, batch.action, alpha, temperature, floor)
-        next_value = soft_value(target(*following, tau), temperature)
-    elif params.use_double_dqn:
+        return munchausen_targets(target, batch, tau, tau_choosing, params.munchausen)
+    following = batch.next_image, batch.next_floats
+    if params.use_double_dqn:
         q_advantage = online.q_advantages(*following, tau_choosing)
         if online.guide is not None and batch.next_guide.numel():
             q_advantage = online.guide.limit(q_advantage, batch.next_guide)
-        next_value = target.of_action(*following, tau, q_advantage.argmax(dim=2))
+        next_value = target.quantiles_of_action(*following, tau, q_advantage.argmax(dim=2))
     else:
         next_value = target(*following, tau).amax(dim=3).sum(dim=2)
-    return reward[:, None] + batch.discount[:, None] * next_value
-
-
-def munchausen_bonus(value: Tensor, action: Tensor, alpha: float, temperature: float, floor: float) -> Tensor:
-    """Returns the bonus on the reward [B]: alpha times temperature log pi(action), at least alpha times `floor`.
-
-    Vieillard et al. 2020, equation 4, with the target network as the policy softmax(Q / temperature). A policy over
-    decisions is the product of one for each of the K actions, so its log-probability is their sum.
-
-    Args:
-        value: [B, K, A] Q-values of the target network, or advantages: a constant added to a row changes nothing.
-        action: [B, K] int64, taken.
-        alpha: weight, 0.9 in the paper.
-        temperature: of the policy, in return units; positive.
-        floor: at most 0; -1 in the paper.
-    """
-    log_policy = torch.log_softmax(value / temperature, dim=2).gather(2, action[..., None])[..., 0].sum(dim=1)
-    return alpha * (temperature * log_policy).clamp(floor, 0.0)
-
-
-def soft_value(quantile: Tensor, temperature: float) -> Tensor:
-    """Returns for each quantile [B, S] the sum over actions of pi (quantile - temperature log pi).
-
-    Args:
-        quantile: [B, S, K, A] of the next state, by the target network; pi is the softmax of their means.
-        temperature: of the policy, in return units; positive.
-    """
-    log_policy = torch.log_softmax(quantile.mean(dim=1, keepdim=True) / temperature, dim=3)
-    policy = log_policy.exp()
-    # The product is 0 where the logarithm is minus infinity.
-    return (policy * quantile - temperature * torch.special.xlogy(policy, policy)).sum(dim=3).sum(dim=2)
+    return batch.reward[:, None] + batch.discount[:, None] * next_value
 
 
 # Losses ---------------------------------------------------------------------------------------------------------------
@@ -430,27 +417,27 @@ def quantile_huber_loss(quantile: Tensor, tau: Tensor, target: Tensor, kappa: fl
     error_bts = target.detach()[:, None, :] - quantile[:, :, None]
     size = error_bts.abs()
     huber = torch.where(size <= kappa, 0.5 * error_bts.square() / kappa, size - 0.5 * kappa)
-    weight = torch.where(error_bts.detach() < 0, 1.0 - tau[..., None], tau[..., None])
-    return (weight * huber).mean(dim=2).sum(dim=1)
+    asymmetry = torch.where(error_bts.detach() < 0, 1.0 - tau[..., None], tau[..., None])
+    return (asymmetry * huber).mean(dim=2).sum(dim=1)
 
 
 SMALLEST_WIDTH = 1e-6
 """Floor of clamped widths, in square roots of return units: targets without spread must not divide by zero."""
 
 
-class SelfLoss(NamedTuple):
+class TypicalWidth(NamedTuple):
     """Running averages of target widths, before and after clamping; see `self_loss_weights`."""
 
-    typical: float
-    typical_clamped: float
+    plain: float
+    clamped: float
 
 
-FIRST_SELF_LOSS = SelfLoss(0.01, 0.01)
+FIRST_TYPICAL_WIDTH = TypicalWidth(0.01, 0.01)
 
 
 def self_loss_weights(
-    self_loss: Tensor, running: SelfLoss, clamp_ratio: float, mean: Callable[[Tensor], Tensor] = torch.mean
-) -> tuple[Tensor, SelfLoss]:
+    self_loss: Tensor, running: TypicalWidth, clamp_ratio: float, mean: Callable[[Tensor], Tensor] = torch.mean
+) -> tuple[Tensor, TypicalWidth]:
     """Weights transitions so that those with a wide target distribution do not dominate (from Linesight).
 
     The square root of a target's quantile loss against itself is its width. Each loss is divided by the width, clamped
@@ -466,63 +453,7 @@ def self_loss_weights(
         [B] weights without gradient, and the updated averages.
     """
     width = self_loss.detach().sqrt()
-    typical = 0.99 * running.typical + 0.01 * float(mean(width))
+    typical = 0.99 * running.plain + 0.01 * float(mean(width))
     clamped = width.clamp(min=max(typical / clamp_ratio, SMALLEST_WIDTH))
-    typical_clamped = 0.99 * running.typical_clamped + 0.01 * float(mean(clamped))
-    return typical_clamped / clamped, SelfLoss(typical, typical_clamped)
-
-
-def margin_loss(value: Tensor, action: Tensor, margin: float) -> Tensor:
-    """Returns the large-margin loss [B]: best other action plus margin, less the demonstrated one; at least 0.
-
-    Hester et al. 2018, equation 3: it keeps actions that were never tried from looking better than demonstrated ones.
-
-    Args:
-        value: [B, K, A] Q-values, or advantages: a constant added to a row changes nothing.
-        action: [B, K] int64, demonstrated.
-        margin: in units of returns; not negative.
-    """
-    is_demonstrated = functional.one_hot(action, value.shape[2]).bool()
-    shown = value[is_demonstrated].view_as(action)
-    return (value + margin).masked_fill(is_demonstrated, -float("inf")).amax(dim=2).sub(shown).clamp(min=0.0).sum(dim=1)
-
-
-# Mini-races -----------------------------------------------------------------------------------------------------------
-#
-# Every transition is treated as part of a short race that began at a random time before it and ends after
-# `iqn.mini_race_ms`, whatever happens on the track. The network sees the clock, the number of decisions since it began.
-# So a Q-value is the best return in the remaining time, and gamma may be 1. The rules are Linesight's.
-
-
-LONG_TERM, MAX_TERM = 40, 5
-"""Distribution of clocks: x uniform on the integers [MAX_TERM - LONG_TERM, horizon + MAX_TERM), then
-max(0, |x| - MAX_TERM). With the reference's horizon of 140: P(0) = 11 / 180, P(1 to 30) = 2 / 180 each,
-P(31 to 139) = 1 / 180 each."""
-
-
-def draw_clocks(uniform: NDArray[np.float64], horizon: int) -> NDArray[np.int64]:
-    """Maps uniform numbers [B] in [0, 1) to clocks [B] in [0, horizon); the first clocks are the most frequent."""
-    # In a mini-race shorter than the range drawn twice as often, all of it is.
-    first, last = MAX_TERM - min(LONG_TERM, horizon + 2 * MAX_TERM - 1), horizon + MAX_TERM
-    x = first + np.floor(uniform * (last - first)).astype(np.int64)
-    return np.maximum(0, np.abs(x) - MAX_TERM)
-
-
-def mini_race_returns(
-    transitions: Transitions, clock: NDArray[np.int64], gamma: float, horizon: int
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Cuts transitions at the end of their mini-race; returns rewards and discounts [B], see `shaped_returns`.
-
-    A race that ends by finishing *or by leaving the track* is terminal: no value and no potential follow. A race
-    truncated by a limit (too long, no progress) is not: its last observation still has a value.
-
-    Args:
-        transitions: B transitions.
-        clock: [B] decisions since each mini-race began, before the transition; 0 to horizon - 1.
-        gamma: discount of one decision, in [0, 1].
-        horizon: decisions in a mini-race.
-    """
-    num_counted = np.minimum(transitions.num_steps, horizon - clock)
-    is_over = clock + transitions.num_steps >= horizon
-    has_ended = transitions.is_terminal & (num_counted == transitions.num_steps)
-    return shaped_returns(transitions, num_counted, is_over | has_ended, gamma)
+    typical_clamped = 0.99 * running.clamped + 0.01 * float(mean(clamped))
+    return typical_clamped / clamped, TypicalWidth(typical, typical_clamped)

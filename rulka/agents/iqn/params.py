@@ -64,7 +64,7 @@ class PrioritisedParams(Section):
 
 
 class MunchausenParams(Section):
-    """Munchausen targets; see `rulka.agents.iqn.learner`."""
+    """Munchausen targets; see `rulka.agents.iqn.extras`."""
 
     alpha: Share = key(0.9, "Weight of the log-probability in the reward.")
     temperature: Positive = key(0.03, "Temperature of the policy that the target network stands for.")

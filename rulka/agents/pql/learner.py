@@ -36,7 +36,7 @@ from rulka.agents.shared.spec import AgentSpec
 from rulka.agents.shared.weights import PartRates
 from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.replay import Batch, Replay
-from rulka.buffers.ring import shaped_returns
+from rulka.buffers.transitions import shaped_rewards
 from rulka.contracts.schedule import Moment
 from rulka.machine.device import CPU, Generators, device_of, state_on_host, weights_on_host
 from rulka.machine.precision import Precision, autocast
@@ -138,7 +138,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
         own, gamma = self.replay.own, self._params.gamma.at(self.moment)
         transitions = own.sample(self._params.batch_size)
         return own.batch(
-            transitions, *shaped_returns(transitions, transitions.num_steps, transitions.is_terminal, gamma)
+            transitions, *shaped_rewards(transitions, transitions.num_steps, transitions.is_terminal, gamma)
         )
 
     # Update -----------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class PqlLearner(OffPolicyLearner[PqlParams, ClonePolicy]):
             self._keep_in_touch(WAIT_S)
             if self._is_policy_behind():
                 return {"waited_for_policy": 1.0}
-        self._store_features_while_frozen()
+        self._choose_stored_observations()
         params, policy, moment, means = self._params, self.policy, self.moment, MetricMeans()
         self._rates.apply(self._optimizer, params.learning_rate.at(moment), moment)
         policy.set_rates(moment)
@@ -405,7 +405,7 @@ class RemotePolicyHalf(PolicyHalf):
 
     def insert(self, block: ExperienceBlock) -> None:
         """Stores the states of a block (copied)."""
-        self._store_features_while_frozen()
+        self._choose_stored_observations()
         self._replay.insert(block, self._num_blocks)  # its own stream: no transition runs across blocks
         self._num_blocks += 1
 
@@ -418,13 +418,13 @@ class RemotePolicyHalf(PolicyHalf):
     def learn(self, moment: Moment) -> dict[str, float]:
         """Runs one update on random states."""
         self._moment = moment
-        self._store_features_while_frozen()
+        self._choose_stored_observations()
         self.set_rates(moment)
         means = MetricMeans()
         self.learn_from(self._replay, moment, means)
         return {name: value for name, value in means.result().items() if name != "gradient_steps"}
 
-    def _store_features_while_frozen(self) -> None:
+    def _choose_stored_observations(self) -> None:
         self._is_encoder_as_given &= is_frozen(self._rates, self._moment)
         store_features(self._replay, self._network, self._precision, self._params.batch_size, self._is_encoder_as_given)
 

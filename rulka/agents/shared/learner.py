@@ -1,4 +1,4 @@
-"""Base class of all learners: weights, optimizer, learning rates by part, running average, ranks, checkpoints, metrics.
+"""Base class of all learners: weights, optimizer, ranks, checkpoints; its smaller parts are in `weights.py`.
 
 A *learner* turns blocks of experience into new weights, and does not know about processes. Every algorithm subclasses
 `Learner` in its own file, which defines its experience, targets, loss and update.
@@ -144,6 +144,8 @@ class Learner(ABC, Generic[ParamsT, NetworkT]):
     def inspect(self) -> dict[str, float]:
         """Returns diagnostics by tags `Group/name`; changes nothing."""
         return inspect_training(self.network, self._optimizer) if self.version else {}
+
+    # Checkpoints ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all but the experience: nested dictionaries and lists of tensors and numbers."""

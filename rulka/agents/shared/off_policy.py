@@ -45,7 +45,7 @@ class OffPolicyLearner(Learner[OffPolicyT, NetworkT]):
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Copies a block into the ring."""
         del version
-        self._store_features_while_frozen()
+        self._choose_stored_observations()
         self.replay.insert(block, collector, self.num_env_steps)
         self.num_env_steps += block.is_reset.size
 
@@ -55,7 +55,7 @@ class OffPolicyLearner(Learner[OffPolicyT, NetworkT]):
 
     def load_experience(self, experience: StoredExperience) -> None:
         """Resumes from an `experience`; copies it."""
-        self._store_features_while_frozen()
+        self._choose_stored_observations()
         self.replay.load_experience(experience)
 
     def forget_experience(self) -> None:
@@ -75,8 +75,11 @@ class OffPolicyLearner(Learner[OffPolicyT, NetworkT]):
         self._num_start_steps = int(state["num_start_steps"])
         self._is_encoder_as_given = bool(state["is_encoder_as_given"])
 
-    def _store_features_while_frozen(self) -> None:
-        """Makes batches hold image features until the encoder's first update, and images from then on."""
+    def _choose_stored_observations(self) -> None:
+        """Makes batches hold image features until the encoder's first update, and images from then on.
+
+        Target networks read them too: while frozen, all copies of the encoder are equal.
+        """
         self._is_encoder_as_given &= is_frozen(self._rates, self.moment)
         store_features(self.replay, self.network, self.precision, self._params.batch_size, self._is_encoder_as_given)
 
