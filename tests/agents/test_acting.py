@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,3 +62,14 @@ def test_auto_is_bfloat16_for_many_cars_where_the_processor_has_it(monkeypatch, 
     assert np.array_equal(many, rough) == is_fast
     np.testing.assert_allclose(many, exact, atol=0.05 if is_fast else 1e-5)
     np.testing.assert_allclose(actors[0].action_values(image[:2], floats[:2]).value, exact[:2], atol=1e-5)
+
+
+def test_no_actor_imports_torchrl() -> None:
+    """Every collector imports its actor's module, and torchrl takes 3 s and 95 MB. One process for all actors."""
+    code = (
+        "import sys; from rulka.agents.algorithms import ALGORITHMS, actor_class\n"
+        "print([name for name in ALGORITHMS if actor_class(name) and 'torchrl' in sys.modules][:1])"
+    )
+    root = Path(__file__).parents[2]
+    answer = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert answer.stdout == "[]\n"

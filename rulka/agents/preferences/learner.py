@@ -142,7 +142,7 @@ class Pairs(NamedTuple):
     Attributes:
         image: [M, L, H, W] uint8; or image features [M, E] while the encoder is frozen.
         floats: [M, F] float32 raw.
-        action: [M] or [M, K] int64; float32 if decisions are continuous.
+        action: [M, actions of a decision] int64; float32 if decisions are continuous.
         num_decisions: [S] int64.
         pairs: [P, 2] int64 indices of the preferred stretch and the other one.
         reference: [M] float32 log-probability of the action under the reference.

@@ -3,7 +3,7 @@
 With a value (`CriticLearner`), the first update may solve for it: a cloned policy has none, and advantages from an
 untrained value would ruin the policy.
 Dimensions: T decisions of a block, N cars, M decisions to learn from, L frames seen at once, H x W pixels, F floats,
-E image features, P outputs of the policy.
+E image features, K actions of a decision, P outputs of the policy.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Rollout(NamedTuple):
     Attributes:
         image: [M, L, H, W] uint8; or image features [M, E] while the encoder is frozen.
         floats: [M, F] float32 raw.
-        action: [M] int64, or [M, K]; float32 if decisions are continuous.
+        action: [M, K] int64; float32 if decisions are continuous.
         log_prob: [M] float32 of the action under the policy that acted.
         advantage: [M] float32.
         outputs: [M, P] float32 of the policy at the start of the update.

@@ -30,7 +30,7 @@ class RaceRows(NamedTuple):
     Attributes:
         image: [M, L, H, W] uint8; or image features [M, E].
         floats: [M, F] float32 raw.
-        action: [M] int64, or [M, K]; float32 if decisions are continuous.
+        action: [M, actions of a decision] int64; float32 if decisions are continuous.
         log_prob: [M] float32 of the action under the policy that acted.
         num_decisions: [R] int64 of each race; their sum is M.
     """

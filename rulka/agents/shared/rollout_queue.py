@@ -1,6 +1,6 @@
 """Queue of blocks for policy learners, on the device.
 
-Dimensions: T decisions of a block, N cars, L frames seen at once, H x W pixels, F floats, K actions of a chunk.
+Dimensions: T decisions of a block, N cars, L frames seen at once, H x W pixels, F floats, K actions of a decision.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Segment(NamedTuple):
         image: [T + 1, N, L, H, W] uint8.
         floats: [T + 1, N, F] float32 raw.
         potential: [T + 1, N] float32.
-        action: [T, N] int64, or [T, N, K]; float32 if decisions are continuous.
+        action: [T, N, K] int64; float32 if decisions are continuous.
         log_prob: [T, N] float32 of the action under the policy that acted.
         reward: [T, N] float32, without shaping.
         terminated: [T, N] bool.
