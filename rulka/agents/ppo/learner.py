@@ -47,6 +47,7 @@ class PpoLearner(CriticLearner[PpoParams]):
             The rollout, and the number of decisions learned from, counting repeats.
         """
         network = self.network
+        # Features do not change until the encoder trains, in the last epochs: they are computed once.
         encoded = self._encode(segment.image, segment.floats)
         with torch.no_grad(), autocast(self.precision, self._device):
             decided = network.decide(encoded.flatten(0, 1), segment.floats.flatten(0, 1))
@@ -91,12 +92,14 @@ class PpoLearner(CriticLearner[PpoParams]):
         value_clip = None if params.value_clip is None else params.value_clip.at(now)
         value = clipped_value_loss(decided.value / scale, part.value / scale, part.returns / scale, value_clip)
         entropy = distribution.entropy(decided.outputs).mean()
+        # Of this minibatch, before this step: the step below is still made.
         moved = mean_of(distribution.divergence(part.outputs, decided.outputs.detach()), self._ranks)
         loss = policy.loss + params.value_weight.at(now) * value.loss - params.entropy_weight.at(now) * entropy
         if len(part.initial_outputs):
             initial_kl = distribution.divergence(part.initial_outputs, decided.outputs).mean()
             loss = loss + params.initial_kl_weight.at(now) * initial_kl
             means.add(initial_kl=initial_kl)
+        grad_norm = self._step(loss, len(part.action))
         means.add(
             loss=loss,
             policy_loss=policy.loss,
@@ -106,7 +109,7 @@ class PpoLearner(CriticLearner[PpoParams]):
             clip_fraction=policy.clip_fraction,
             value_clip_fraction=value.clip_fraction,
             update_kl=moved,
-            grad_norm=self._step(loss, len(part.action)),
+            grad_norm=grad_norm,
         )
         return float(moved) > params.max_kl.at(now)
 
