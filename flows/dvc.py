@@ -109,6 +109,5 @@ def changed_stages() -> set[str]:
     )
     if answer.returncode != 0:
         read_lock()  # raises a helpful error if the lock file is damaged
-        message = f"`dvc status` failed: {(answer.stderr or answer.stdout).strip()}"
-        raise DvcError(message)
+        raise DvcError(f"`dvc status` failed: {(answer.stderr or answer.stdout).strip()}")
     return set(json.loads(answer.stdout)) & set(read_graph())

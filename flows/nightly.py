@@ -92,5 +92,4 @@ def result_of(lines: list[str]) -> dict[str, Any]:
     for line in reversed(lines):
         if line.startswith("{"):
             return json.loads(line)
-    message = "`rulka night` ended without a result"
-    raise UserError(message)
+    raise UserError("`rulka night` ended without a result")

@@ -82,8 +82,7 @@ def run_in_group(
         timer.cancel()
         end()
     if is_late.is_set():
-        message = f"`{' '.join(command)}` took longer than {timeout_s:.0f} s and was ended"
-        raise CommandError(message, lines)
+        raise CommandError(f"`{' '.join(command)}` took longer than {timeout_s:.0f} s and was ended", lines)
     if process.returncode != 0:
         message = f"`{' '.join(command)}` failed with exit code {process.returncode}"
         raise CommandError(message, lines, hint="Its output above says why.")

@@ -167,8 +167,7 @@ def watch(url: str, parts: list[_Part], timeout_s: float, *, until_ready: bool =
                 return
             answered_s = time.monotonic()
         elif time.monotonic() - answered_s > timeout_s:
-            message = f"the Prefect server has not answered at {url} for {timeout_s:.0f} s"
-            raise UserError(message)
+            raise UserError(f"the Prefect server has not answered at {url} for {timeout_s:.0f} s")
         time.sleep(POLL_S)
 
 

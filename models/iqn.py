@@ -284,8 +284,7 @@ def fixed_fractions(num_fractions: int) -> Tensor:
 
 def _half(num_fractions: int) -> int:
     if num_fractions < 2 or num_fractions % 2:
-        message = f"the number of quantile fractions must be even and positive, got {num_fractions}"
-        raise ValueError(message)
+        raise ValueError(f"the number of quantile fractions must be even and positive, got {num_fractions}")
     return num_fractions // 2
 
 

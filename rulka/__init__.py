@@ -76,8 +76,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return version("rulka")
     if name not in __all__:
-        message = f"module 'rulka' has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module 'rulka' has no attribute {name!r}")
     _refuse_other_models()
     return getattr(import_module(_HOMES.get(name, "rulka.library")), name)
 

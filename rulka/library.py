@@ -143,8 +143,7 @@ class Agent:
         """
         settings = getattr(getattr(env, "unwrapped", None), "settings", None)
         if not isinstance(settings, RaceSettings):
-            message = f"{self.name} acts in rulka/Race-v0, got {env!r:.80}"
-            raise ContractError(message)
+            raise ContractError(f"{self.name} acts in rulka/Race-v0, got {env!r:.80}")
         self.check_settings(settings)
         return env
 
@@ -188,8 +187,7 @@ def _checked(observation: Mapping[str, Any], name: str, space: Any) -> NDArray:
         message = f"{name} is {part.dtype} {part.shape}, expected {space.dtype} {space.shape}, or N of these"
         raise ObservationError(message)
     if np.isnan(part).any():
-        message = f"{name} holds NaN"
-        raise ObservationError(message)
+        raise ObservationError(f"{name} holds NaN")
     return part
 
 
@@ -223,8 +221,7 @@ class ImageEncoder(nn.Module):
             ObservationError: if the shape differs, or the pixels are already normalised.
         """
         if not isinstance(image, Tensor):
-            message = f"image is a {type(image).__name__}, expected a torch tensor"
-            raise ObservationError(message)
+            raise ObservationError(f"image is a {type(image).__name__}, expected a torch tensor")
         if image.shape[1:] != self.image_shape:
             message = f"image has the shape {tuple(image.shape)}, expected [B, {', '.join(map(str, self.image_shape))}]"
             raise ObservationError(message)
@@ -280,15 +277,13 @@ def read_recording(path: str | Path) -> Recording:
     try:
         return recording_in(_place("a recording", path))
     except RecordingError as error:
-        message = f"{Path(path).name}: {error}"
-        raise type(error)(message, hint=error.hint) from error
+        raise type(error)(f"{Path(path).name}: {error}", hint=error.hint) from error
 
 
 def _place(what: str, given: str | Path) -> Path:
     """Returns a name or path as a `Path`; `what` is for the message."""
     if not isinstance(given, str | Path) or not str(given):
-        message = f"{what}: expected a name or path, got {given!r:.80}"
-        raise UserError(message)
+        raise UserError(f"{what}: expected a name or path, got {given!r:.80}")
     return Path(given)
 
 
@@ -370,8 +365,7 @@ def evaluate(
     for name in keywords:
         if name not in KEYWORDS:
             near = did_you_mean(name, [*KEYWORDS, "num_races", "seed", "track"])
-            message = f"unexpected keyword argument {name!r}{near}"
-            raise UnknownKeywordError(message)
+            raise UnknownKeywordError(f"unexpected keyword argument {name!r}{near}")
     if isinstance(driver, str | Path) and not is_guest(driver):
         driver = load_agent(driver)
     if isinstance(driver, Agent):

@@ -90,14 +90,12 @@ class BackboneEncoder(Encoder):
         try:
             self.backbone: nn.Module = transformers.AutoModel.from_config(architecture, dtype=torch.float32)
         except _MODEL_ERRORS as error:
-            message = f"transformers makes no model of this {architecture.model_type}: {error!r}"
-            raise ValueError(message) from error
+            raise ValueError(f"transformers makes no model of this {architecture.model_type}: {error!r}") from error
         drop_pooler(self.backbone)
         self._pixels, patch = config.image.pixels, getattr(architecture, "patch_size", None)
         if isinstance(patch, int) and self._pixels % patch:
             sizes = f"{self._pixels} x {self._pixels} pixels cannot be cut into patches of {patch} pixels"
-            message = f"images of {sizes}: set encoder.pixels to a multiple of that"
-            raise ValueError(message)
+            raise ValueError(f"images of {sizes}: set encoder.pixels to a multiple of that")
         # (p / 255 - mean) / std, of an image (p - 128) / 128
         mean, std = torch.tensor(config.image.mean), torch.tensor(config.image.std)
         self.register_buffer("scale", (128 / 255 / std).view(-1, 1, 1), persistent=False)
@@ -109,8 +107,7 @@ class BackboneEncoder(Encoder):
         self._first_patch = _first_patch(shape, patch, self._pixels)
         self._uses_class_token = config.token == "cls"
         if self._uses_class_token and self._first_patch == 0:
-            message = f"{architecture.model_type} has no class token: set encoder.token to mean"
-            raise ValueError(message)
+            raise ValueError(f"{architecture.model_type} has no class token: set encoder.token to mean")
         is_map = len(shape) == 4
         self.num_features = shape[1] if is_map else shape[-1]
         self.token_shape = (shape[2] * shape[3] if is_map else shape[1] - self._first_patch, self.num_features)
@@ -151,8 +148,7 @@ class BackboneEncoder(Encoder):
             message = f"{model_type} makes no features of images of {self._pixels} x {self._pixels} pixels: {error}"
             raise ValueError(message) from error
         if len(shape) not in (3, 4):
-            message = f"{model_type} returns numbers {list(shape)} for an image, neither tokens nor a map"
-            raise ValueError(message)
+            raise ValueError(f"{model_type} returns numbers {list(shape)} for an image, neither tokens nor a map")
         return shape
 
 

@@ -33,5 +33,4 @@ def build_encoder(config: EncoderConfig, height: int, width: int, channels: int 
         case ResolvedBackboneConfig():
             return BackboneEncoder(config)
         case BackboneConfig():
-            message = f"stage pretrain has not looked yet at what encoder.source names ({config.source.kind})"
-            raise ValueError(message)
+            raise ValueError(f"stage pretrain has not looked yet at what encoder.source names ({config.source.kind})")

@@ -28,8 +28,7 @@ def key(default: Any, meaning: str, **bounds: Any) -> Any:
 def check_heads(width: int, heads: int) -> None:
     """Raises ValueError unless the token width is divisible by the number of attention heads."""
     if width % heads:
-        message = f"width needs to be a multiple of heads, but {width} is none of {heads}: change one of them"
-        raise ValueError(message)
+        raise ValueError(f"width needs to be a multiple of heads, but {width} is none of {heads}: change one of them")
 
 
 class ConvConfig(Config):

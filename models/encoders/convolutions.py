@@ -85,8 +85,7 @@ def feature_size(pixels: int) -> int:
     for _, kernel, stride in _CONVOLUTIONS:
         size = (size - kernel) // stride + 1
     if size < 1:
-        message = f"images must be at least 34 pixels high and wide, got {pixels}"
-        raise ValueError(message)
+        raise ValueError(f"images must be at least 34 pixels high and wide, got {pixels}")
     return size
 
 

@@ -54,8 +54,7 @@ class PatchEncoder(Encoder):
         """
         super().__init__()
         if height % config.patch or width % config.patch:
-            message = f"images of {height} x {width} pixels cannot be cut into patches of {config.patch} pixels"
-            raise ValueError(message)
+            raise ValueError(f"images of {height} x {width} pixels cannot be cut into patches of {config.patch} pixels")
         num_patches = (height // config.patch) * (width // config.patch)
         self.embed = nn.Conv2d(channels, config.width, config.patch, config.patch)
         self.position = nn.Parameter(torch.randn(1, num_patches, config.width) * POSITION_STD)

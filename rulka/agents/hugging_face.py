@@ -28,8 +28,7 @@ def export_agent(agent: Path, out: Path) -> Artifact:
         UserError: if the folder cannot be written.
     """
     if out.is_dir() and any(out.iterdir()):
-        message = f"{out.as_posix()} is not empty"
-        raise ArtifactError(message, hint="Name a new folder, or remove this one first.")
+        raise ArtifactError(f"{out.as_posix()} is not empty", hint="Name a new folder, or remove this one first.")
     artifact = load_artifact(agent, DRIVING_KINDS)
     driver_of(artifact, agent)
     with filled_folder(out) as folder:

@@ -79,20 +79,17 @@ def check_agreement(pretrained: Artifact, policy: Artifact, network: NetworkPara
                 )
                 raise TransferError(message, hint=hint)
     if pretrained.encoder != policy.encoder:
-        message = "the cloned policy was made with another backbone than that of the encoder"
-        raise TransferError(message, hint=hint)
+        raise TransferError("the cloned policy was made with another backbone than that of the encoder", hint=hint)
     stored, shape = policy.config.get("network"), policy.config.get("shape")
     if not isinstance(stored, Mapping) or shape not in CLONED_SHAPES:
-        message = "the cloned policy does not say how large its network is, or whose"
-        raise TransferError(message, hint=hint)
+        raise TransferError("the cloned policy does not say how large its network is, or whose", hint=hint)
     expected = network.model_dump(mode="json")
     sizes = {name: (stored.get(name), expected[name]) for name in ("float_hidden", "dense_hidden", "fusion")}
     if shape != "policy":
         sizes |= {f"iqn.{name}": (stored["iqn"].get(name), expected["iqn"][name]) for name in IQN_SIZES}
     for name, (found, wanted) in sizes.items():
         if found != wanted:
-            message = f"network.{name} is {found} in the cloned policy, expected {wanted}"
-            raise TransferError(message, hint=hint)
+            raise TransferError(f"network.{name} is {found} in the cloned policy, expected {wanted}", hint=hint)
 
 
 def check_agent(agent: Artifact, policy: Artifact, observation: ObservationParams) -> None:
@@ -206,8 +203,7 @@ def _fill(
         tensor.copy_(offered["cloned"][name.removeprefix(actor.clone_inside)])
         return TensorReport(NEW_NETWORK, name, "copied", shape, f"from the {LABELS['cloned']}, which it carries whole")
     if part is None:
-        message = f"tensor {name!r} belongs to no part of an {algorithm} agent that parameters know"
-        raise TransferError(message)
+        raise TransferError(f"tensor {name!r} belongs to no part of an {algorithm} agent that parameters know")
     wish = wishes[part]
     if wish not in offered:
         return TensorReport(NEW_NETWORK, name, "kept", shape, f"initialised: transfer.{algorithm}.{part} is {wish}")

@@ -55,8 +55,7 @@ def export_onnx(agent: Path, out: Path) -> Artifact:
         ArtifactError: if the artifact cannot be used, or the decisions of the file differ.
     """
     if find_spec("onnxscript") is None:
-        message = "torch exports to ONNX by onnxscript, which is not installed"
-        raise UserError(message, hint="pip install 'rulka[onnx]'")
+        raise UserError("torch exports to ONNX by onnxscript, which is not installed", hint="pip install 'rulka[onnx]'")
     artifact = load_artifact(agent, DRIVING_KINDS)
     policy = driver_of(artifact, agent)
     image, floats = _observations(artifact)
@@ -66,8 +65,7 @@ def export_onnx(agent: Path, out: Path) -> Artifact:
         decided = np.asarray(session.run(None, {"image": image, "floats": floats})[0])
         expected = policy(image, floats)
         if decided.shape != expected.shape or not np.allclose(decided, expected, rtol=0.0, atol=_TOLERANCE):
-            message = f"{out} would decide otherwise than {agent.as_posix()} does: it is not written"
-            raise ArtifactError(message)
+            raise ArtifactError(f"{out} would decide otherwise than {agent.as_posix()} does: it is not written")
     return artifact
 
 

@@ -29,8 +29,7 @@ def demonstration_ring(
         ValueError: if there are no blocks or no transition in them, or their image shapes differ.
     """
     if not any(block.num_transitions for block in blocks):
-        message = "there are no demonstrations to store"
-        raise ValueError(message)
+        raise ValueError("there are no demonstrations to store")
     spec = replace(blocks[0].spec, num_steps=PIECE_STEPS, num_cars=1)
     num_pieces = sum(block.spec.num_cars * -(-block.spec.num_steps // PIECE_STEPS) for block in blocks)
     num_slots = max(2, num_pieces)

@@ -79,8 +79,7 @@ class Priorities:
         sums = self.weights.cumsum()
         total = float(sums[-1])
         if total <= 0.0:
-            message = "the ring holds no transition to draw"
-            raise ValueError(message)
+            raise ValueError("the ring holds no transition to draw")
         uniform = torch.rand(num_rows, generator=generator, dtype=torch.float64).numpy()
         mass = (np.arange(num_rows) + uniform) / num_rows * total
         # Rounding may reach the total; staying below it never finds a row of weight 0.
@@ -114,8 +113,7 @@ class Priorities:
         if not len(rows):
             return
         if not priority.max() < np.inf:  # nor NaN
-            message = f"errors must be finite, got {errors.min()} to {errors.max()}"
-            raise ValueError(message)
+            raise ValueError(f"errors must be finite, got {errors.min()} to {errors.max()}")
         is_first = not self.measured.any()
         self.weights[rows] = priority**self.alpha
         self.measured[rows] = priority

@@ -350,14 +350,12 @@ def draw_rows(ring: BlockRing, generator: torch.Generator, num_rows: int, *, fro
         candidates = torch.randint(len(is_reset), (count,), generator=generator).numpy() if len(is_reset) else drawn
         accepted = candidates[~is_reset[candidates] & (is_held_out[candidates] == from_held_out)]
         if not len(accepted) and not (~is_reset & (is_held_out == from_held_out)).any():
-            message = "the ring holds no transition to draw"
-            raise ValueError(message)
+            raise ValueError("the ring holds no transition to draw")
         drawn = np.concatenate([drawn, accepted])
     return DrawnRows(np.sort(drawn[:num_rows]), np.ones(num_rows, np.float32), largest=1.0)
 
 
 def _filled(part: PartT | None) -> PartT:
     if part is None:
-        message = "nothing was inserted yet"
-        raise ValueError(message)
+        raise ValueError("nothing was inserted yet")
     return part

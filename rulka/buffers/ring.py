@@ -119,8 +119,7 @@ class BlockRing:
             ValueError: if `num_slots` is less than two.
         """
         if num_slots < 2:
-            message = f"the ring must hold at least two blocks of experience, got room for {num_slots}"
-            raise ValueError(message)
+            raise ValueError(f"the ring must hold at least two blocks of experience, got room for {num_slots}")
         self.spec = spec
         self.num_slots = num_slots
         self.with_images = with_images
@@ -164,8 +163,7 @@ class BlockRing:
             ValueError: if the block has another shape.
         """
         if block.spec != self.spec:
-            message = f"a block of {block.spec} does not fit a ring of {self.spec}"
-            raise ValueError(message)
+            raise ValueError(f"a block of {block.spec} does not fit a ring of {self.spec}")
         slot = self.num_inserted % self.num_slots
         self._newest = {name: newest for name, newest in self._newest.items() if newest != slot}
         before, number = self._newest.get(stream), int(block.number)
@@ -195,8 +193,7 @@ class BlockRing:
         if self._derived.keys() <= self.observations.keys():
             return
         if self.num_blocks and not self.with_images:
-            message = "the images of what is stored are not"
-            raise ValueError(message)
+            raise ValueError("the images of what is stored are not")
         for slot in range(self.num_blocks):
             self._derive_slot(slot, None)
 
@@ -281,11 +278,9 @@ class BlockRing:
         self.num_inserted = int(state["num_inserted"])
         wanted = [] if self.with_images else sorted(self._derived)
         if sorted(state["derived"]) != wanted:
-            message = f"stored are {sorted(state['derived']) or 'images'}, wanted are {wanted or 'images'}"
-            raise ValueError(message)
+            raise ValueError(f"stored are {sorted(state['derived']) or 'images'}, wanted are {wanted or 'images'}")
         if set(blocks) != set(self.numbers()):
-            message = f"{len(blocks)} stored blocks are not the last {self.num_blocks} of {self.num_inserted}"
-            raise ValueError(message)
+            raise ValueError(f"{len(blocks)} stored blocks are not the last {self.num_blocks} of {self.num_inserted}")
         for number, arrays in blocks.items():
             slot = number % self.num_slots
             for name in (*_DECISION_FIELDS, "is_held_out"):

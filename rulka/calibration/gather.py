@@ -114,8 +114,7 @@ def gather(folder: Path, holdout: float, on_file: Callable[[], None]) -> Calibra
         UserError: if fewer than two maps have usable recordings, or none is held out or left to fit.
     """
     if not 0.0 < holdout < 1.0:
-        message = f"the share held out must lie between 0 and 1, got {holdout}"
-        raise UserError(message)
+        raise UserError(f"the share held out must lie between 0 and 1, got {holdout}")
     by_map: dict[str, dict[str, Drive]] = {}
     refused: list[tuple[str, str]] = []
     for path in find_recordings(folder):
@@ -155,16 +154,13 @@ def _read(path: Path, name: str) -> Drive:
     recording = read_recording(path)
     ghost = next((ghost for ghost in recording.ghosts if _is_simulated_car(ghost)), None)
     if ghost is None:
-        message = f"it holds no {VEHICLE} of {' or '.join(GAMES)} with inputs"
-        raise UserError(message)
+        raise UserError(f"it holds no {VEHICLE} of {' or '.join(GAMES)} with inputs")
     race = race_of_ghost(ghost, name, recording.map_uid)
     driven = path_of_ghost(ghost, race)
     if driven.pads_ms is None:
-        message = "its samples do not tell when a turbo began: they are of an older game"
-        raise UserError(message)
+        raise UserError("its samples do not tell when a turbo began: they are of an older game")
     if not race.state[:, CAR["has_contact"]].any():
-        message = "its wheels never touch the ground"
-        raise UserError(message)
+        raise UserError("its wheels never touch the ground")
     blocks = blocks_of(embedded_map(recording))
     return Drive(race, driven, map_name(recording), blocks, hashlib.sha256(path.read_bytes()).hexdigest())
 

@@ -95,8 +95,7 @@ def evaluate(
     from rulka.training.gymnasium_environment import load_environment_agent, race_in_environment
 
     if (episodes is not None and not 1 <= episodes <= MOST_EPISODES) or not 0 <= seed < 2**32:
-        message = f"--episodes is a whole number from 1 to {MOST_EPISODES}, --seed one from 0 to 4294967295"
-        raise UserError(message)
+        raise UserError(f"--episodes is a whole number from 1 to {MOST_EPISODES}, --seed one from 0 to 4294967295")
     import_from_here()
     agent = load_environment_agent(folder)
     num_episodes = episodes or len(agent.provenance["training"]["returns"])
@@ -116,8 +115,7 @@ def _overlay(setting: str) -> dict[str, Any]:
     try:
         value = parsed(text)
     except ValueError as error:
-        message = f"the value of {key} is not valid YAML: {text!r}"
-        raise UserError(message) from error
+        raise UserError(f"the value of {key} is not valid YAML: {text!r}") from error
     return reduce(lambda inner, name: {name: inner}, reversed(names), value)
 
 

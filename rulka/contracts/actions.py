@@ -200,8 +200,7 @@ def action_table(
         ValueError: if the ticks cannot be divided evenly.
     """
     if actions_per_decision < 1 or ticks_per_action % actions_per_decision:
-        message = f"{ticks_per_action} ticks cannot be shared evenly by {actions_per_decision} actions"
-        raise ValueError(message)
+        raise ValueError(f"{ticks_per_action} ticks cannot be shared evenly by {actions_per_decision} actions")
     return ActionTable(CONTROLS, ticks_per_action // actions_per_decision, actions_per_decision, is_analog, repeats)
 
 

@@ -217,8 +217,7 @@ def write_artifact(folder: Path, artifact: Artifact, files: Files = OWN_FILES) -
     For stages whose output holds more than the artifact, such as metrics and plots.
     """
     if artifact.kind not in STAGE_OF_KIND:
-        message = f"artifact kind {artifact.kind!r} is unknown; known are {sorted(STAGE_OF_KIND)}"
-        raise ArtifactError(message)
+        raise ArtifactError(f"artifact kind {artifact.kind!r} is unknown; known are {sorted(STAGE_OF_KIND)}")
     # Cloned: the file format has no place for tensors that share memory or are in channels-last order.
     own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in artifact.tensors.items()}
     weights = safetensors.torch.save(own, {"format": "pt"})
@@ -309,8 +308,7 @@ def read_meta(folder: Path, *, kind: str = "", file: str = META_FILE) -> dict[st
     what = kind or "artifact"
     meta = plain_json(path, what, error=ArtifactError, hint=hint)
     if not isinstance(meta, dict) or "kind" not in meta:
-        message = f"{folder.as_posix()} holds no {what}: {path.name} is of something else"
-        raise ArtifactError(message, hint=hint)
+        raise ArtifactError(f"{folder.as_posix()} holds no {what}: {path.name} is of something else", hint=hint)
     if meta.get("schema_version") != SCHEMA_VERSION:
         found = meta.get("schema_version")
         _refuse(folder, "schema_version", found, SCHEMA_VERSION, "Make the artifact again with this version.")
@@ -359,16 +357,14 @@ def _read_weights(path: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]:
     try:
         weights = path.read_bytes()
     except OSError as error:
-        message = f"{path.as_posix()} cannot be read: {error.strerror}"
-        raise ArtifactError(message, hint=hint) from error
+        raise ArtifactError(f"{path.as_posix()} cannot be read: {error.strerror}", hint=hint) from error
     if hashlib.sha256(weights).hexdigest() != meta["weights_sha256"]:
         message = f"{path.as_posix()} is damaged: its SHA-256 is not the weights_sha256 in the metadata"
         raise ArtifactError(message, hint=hint)
     try:
         loaded = safetensors.torch.load(weights)
     except SafetensorError as error:
-        message = f"{path.as_posix()} is no safetensors file: {error}"
-        raise ArtifactError(message, hint=hint) from error
+        raise ArtifactError(f"{path.as_posix()} is no safetensors file: {error}", hint=hint) from error
     tensors = {name: loaded[name] for name in sorted(loaded)}  # the library returns them in any order
     for name, tensor in tensors.items():
         is_weight = tensor.is_floating_point() and bool((tensor.abs() <= LARGEST_WEIGHT).all())
@@ -394,8 +390,7 @@ def _hint(folder: Path, kind: str) -> str:
 
 
 def _refuse(folder: Path, name: str, found: object, expected: object, hint: str) -> None:
-    message = f"{folder.as_posix()} cannot be used: {name} is {found!r}, expected {expected!r}"
-    raise ArtifactError(message, hint=hint)
+    raise ArtifactError(f"{folder.as_posix()} cannot be used: {name} is {found!r}, expected {expected!r}", hint=hint)
 
 
 def _write(path: Path, content: bytes) -> None:

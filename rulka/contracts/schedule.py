@@ -77,21 +77,18 @@ class Schedule(BaseModel):
             return {"interpolation": "linear", "points": [[0, given]]}
         if isinstance(given, dict | Schedule):
             return given
-        message = f"must be a number, or a schedule with interpolation and points or shares, got {given!r:.80}"
-        raise ValueError(message)
+        raise ValueError(f"must be a number, or a schedule with interpolation and points or shares, got {given!r:.80}")
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:
         if (self.points is None) == (self.shares is None):
-            message = "a schedule has either points in environment steps or shares of the budget"
-            raise ValueError(message)
+            raise ValueError("a schedule has either points in environment steps or shares of the budget")
         places = [place for place, _ in self._places]
         if places != sorted(set(places)) or places[0] < 0:
             message = f"the {'steps' if self.points else 'shares'} of a schedule must rise from 0 or more, got {places}"
             raise ValueError(message)
         if self.interpolation == "exponential" and any(value <= 0 for value in self.values):
-            message = "an exponential schedule needs positive values"
-            raise ValueError(message)
+            raise ValueError("an exponential schedule needs positive values")
         return self
 
     @model_serializer(mode="wrap")

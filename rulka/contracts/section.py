@@ -67,12 +67,10 @@ class _Values:
     def _check(self, schedule: Schedule) -> Schedule:
         wrong = [value for value in schedule.values if not self.least <= value <= self.most]
         if wrong:
-            message = f"values must be from {self.least:g} to {self.most:g}, got {wrong}"
-            raise ValueError(message)
+            raise ValueError(f"values must be from {self.least:g} to {self.most:g}, got {wrong}")
         wrong = [value for value in schedule.values if value <= 0.0]
         if self.are_positive and wrong:
-            message = f"values must be positive, got {wrong}"
-            raise ValueError(message)
+            raise ValueError(f"values must be positive, got {wrong}")
         return schedule
 
 

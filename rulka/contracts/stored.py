@@ -35,8 +35,7 @@ def plain_json(path: Path, what: str, *, error: type[UserError] = UserError, hin
         message = f"{folder} holds no complete {what}: {path.name if is_there else 'the folder'} is missing"
         raise error(message, hint=hint) from problem
     except (OSError, ValueError) as problem:
-        message = f"{path.as_posix()} cannot be read: {problem}"
-        raise error(message, hint=hint) from problem
+        raise error(f"{path.as_posix()} cannot be read: {problem}", hint=hint) from problem
 
 
 def checked(value: Any, kind: type[ValueT], where: str, error: type[UserError] = UserError, hint: str = "") -> ValueT:
@@ -56,5 +55,4 @@ def checked(value: Any, kind: type[ValueT], where: str, error: type[UserError] =
     try:
         return adapter.validate_json(value) if isinstance(value, bytes) else adapter.validate_python(value)
     except ValidationError as problem:
-        message = f"{where} is damaged: {'; '.join(problems_of(problem, BaseModel))}"
-        raise error(message, hint=hint) from problem
+        raise error(f"{where} is damaged: {'; '.join(problems_of(problem, BaseModel))}", hint=hint) from problem

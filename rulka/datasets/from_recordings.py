@@ -199,8 +199,7 @@ def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool 
         RecordingError: if the ghost lacks samples or inputs, or these and its time contradict each other.
     """
     if ghost.race_time_ms is None:
-        message = "the race was not finished"
-        raise UnfinishedError(message, hint="Use a recording of a finished race.")
+        raise UnfinishedError("the race was not finished", hint="Use a recording of a finished race.")
     if ghost.respawns and not with_respawns:
         message = f"the player respawned {ghost.respawns} times"
         raise RespawnError(message, hint="Use a recording without respawns, or set races.select.with_respawns to true.")
@@ -264,8 +263,7 @@ def _usable(recording: Recording, ghost: Ghost, name: str, which: str, select: S
     driven = path_of_ghost(ghost, race)
     problem, jump = problem_of(driven), jump_of(driven)
     if problem is not None:
-        message = f"its path makes no track: {problem}"
-        raise UnusablePathError(message, hint="Use another recording of the map.")
+        raise UnusablePathError(f"its path makes no track: {problem}", hint="Use another recording of the map.")
     if jump is not None and not select.with_respawns:
         message = f"its path makes no track: {jump}, though no respawn is counted"
         raise UnusablePathError(message, hint="Use another recording, or set races.select.with_respawns to true.")

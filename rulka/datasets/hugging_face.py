@@ -68,8 +68,7 @@ def export_frames(frames: Path, out: Path, *, licence: str, players: dict[str, s
 
     disable_progress_bars()
     if out.exists() and any(out.iterdir()):
-        message = f"{out.as_posix()} is not empty"
-        raise UserError(message, hint="Name a new folder, or remove this one first.")
+        raise UserError(f"{out.as_posix()} is not empty", hint="Name a new folder, or remove this one first.")
     index = read_index(frames)
     files: dict[str, list[str]] = {}
     with filled_folder(out) as folder:

@@ -106,15 +106,13 @@ class RacingCars(ABC):
     def check_open(self) -> None:
         """Raises ClosedEnvironmentError after `close`."""
         if self._is_closed:
-            message = "the environment is closed; make a new one"
-            raise ClosedEnvironmentError(message)
+            raise ClosedEnvironmentError("the environment is closed; make a new one")
 
     def check_running(self) -> None:
         """Raises ResetNeeded if a race has ended; for environments without autoreset."""
         self.check_open()
         if self.scores.num_over:
-            message = "the race has ended; reset the environment before the next step"
-            raise ResetNeeded(message)
+            raise ResetNeeded("the race has ended; reset the environment before the next step")
 
 
 class RaceBatch(RacingCars):
@@ -141,8 +139,7 @@ class RaceBatch(RacingCars):
         if settings.start_from_earlier > 0.0:
             self._earlier = EarlierStates(self.simulator.save(), len(track.gate_m), track.length_m)
         if num_cars % settings.races_per_start:
-            message = f"{num_cars} cars are no multiple of races_per_start {settings.races_per_start}"
-            raise SimulatorError(message)
+            raise SimulatorError(f"{num_cars} cars are no multiple of races_per_start {settings.races_per_start}")
         self._has_variants = len(variants) > 0
         self._starts = EqualStarts(num_cars, settings.races_per_start, NUM_UNIFORMS + self._has_variants)
         self.generators: list[np.random.Generator] = []
@@ -193,8 +190,7 @@ class RaceBatch(RacingCars):
         """Takes one decision for every car; see `RacingCars.advance`."""
         if self._is_closed or not self.generators:
             self.check_open()
-            message = "reset the environment before stepping it"
-            raise ResetNeeded(message)
+            raise ResetNeeded("reset the environment before stepping it")
         try:
             self._drive(actions)
         except SimulatorError as error:

@@ -131,8 +131,7 @@ def _make(environment: str, num_envs: int) -> VectorEnv[Any, Any, Any]:
     mode = made.metadata.get("autoreset_mode")
     if mode is not AutoresetMode.NEXT_STEP:
         made.close()
-        message = f"{environment} resets its episodes in the mode {mode}, and not with the next step"
-        raise UserError(message)
+        raise UserError(f"{environment} resets its episodes in the mode {mode}, and not with the next step")
     return made
 
 
@@ -175,8 +174,7 @@ def _is_image(space: spaces.Box) -> bool:
 def _read_actions(environment: str, space: spaces.Space[Any]) -> ActionSpace:
     if isinstance(space, spaces.Discrete):
         if space.n > MOST_ACTIONS:
-            message = f"{environment} has {space.n} actions, and there may be at most {MOST_ACTIONS}"
-            raise UserError(message)
+            raise UserError(f"{environment} has {space.n} actions, and there may be at most {MOST_ACTIONS}")
         return Choices(int(space.n))
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
         message = f"{environment} takes actions of {space}, and agents choose from Discrete or from a Box of floats"
@@ -230,8 +228,7 @@ class Episodes:
         with _blaming(self._environment, "step"):
             observed, *told, _ = self._envs.step(self._meant(actions))
             if any(np.shape(each) != is_reset.shape for each in told):
-                message = f"reward, terminated, truncated have shapes {[np.shape(each) for each in told]}"
-                raise ValueError(message)
+                raise ValueError(f"reward, terminated, truncated have shapes {[np.shape(each) for each in told]}")
             with np.errstate(over="ignore"):
                 reward = np.array(told[0], np.float32)
             _check_finite("the reward", reward)
@@ -294,8 +291,7 @@ def _write_numbers(parts: Mapping[str, NDArray], names: tuple[str, ...], out: ND
 
 def _check_finite(what: str, values: NDArray[np.float32]) -> None:
     if num_wrong := np.count_nonzero(~np.isfinite(values)):
-        message = f"{num_wrong} of the {values.size} numbers of {what} are not finite in float32"
-        raise ValueError(message)
+        raise ValueError(f"{num_wrong} of the {values.size} numbers of {what} are not finite in float32")
 
 
 def _grey(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:

@@ -226,6 +226,5 @@ class GameRace(RacingCars):
         is_whole = actions.dtype.kind in "iu" and actions.shape == (1, *table.decision_shape)
         if not is_whole or actions.min() < 0 or actions.max() > last:
             count = "" if table.actions_per_decision == 1 else f"{table.actions_per_decision} times "
-            message = f"an action is {count}a whole number from 0 to {last}, got {actions!r:.200}"
-            raise InvalidAction(message)
+            raise InvalidAction(f"an action is {count}a whole number from 0 to {last}, got {actions!r:.200}")
         return actions.reshape(table.actions_per_decision).astype(np.int64)

@@ -36,8 +36,7 @@ def pictures_per_s(table: ActionTable) -> int:
 def check_render_mode(render_mode: str | None) -> str | None:
     """Returns the render mode, or raises UserError if it is unknown."""
     if render_mode is not None and render_mode not in RENDER_MODES:
-        message = f"render_mode {render_mode!r} is not known; it is None or one of {list(RENDER_MODES)}"
-        raise UserError(message)
+        raise UserError(f"render_mode {render_mode!r} is not known; it is None or one of {list(RENDER_MODES)}")
     return render_mode
 
 

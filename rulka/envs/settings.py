@@ -38,8 +38,7 @@ def read_track(track: Track | Path | str | None) -> Track:
     if track is None:
         return generate_track(**reference_params().track.model_dump())
     if not isinstance(track, Track | Path | str):
-        message = f"track is a track, a slug of the campaign or a track file, got {track!r:.80}"
-        raise UserError(message)
+        raise UserError(f"track is a track, a slug of the campaign or a track file, got {track!r:.80}")
     return track if isinstance(track, Track) else find_track(track)
 
 
@@ -75,17 +74,14 @@ def check_options(options: Mapping[str, Any] | None, further: tuple[str, ...]) -
     """
     given = {} if options is None else options
     if not isinstance(given, Mapping):
-        message = f"reset options are a mapping, got {given!r:.80}"
-        raise UserError(message)
+        raise UserError(f"reset options are a mapping, got {given!r:.80}")
     known = (*Starts._fields, *further)
     unknown = sorted(set(given) - set(known), key=str)
     if unknown:
         near = did_you_mean(str(unknown[0]), known) or f"; known are {list(known)}"
-        message = f"unknown reset options {unknown}{near}"
-        raise UserError(message)
+        raise UserError(f"unknown reset options {unknown}{near}")
     if STATE in given and len(given) > 1:
-        message = f"the reset option {STATE!r} says all; it excludes {sorted(set(given) - {STATE})}"
-        raise UserError(message)
+        raise UserError(f"the reset option {STATE!r} says all; it excludes {sorted(set(given) - {STATE})}")
     return given
 
 

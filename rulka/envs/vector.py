@@ -70,8 +70,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
             UserError: if a keyword is unknown or out of range.
         """
         if not isinstance(num_envs, int | np.integer) or isinstance(num_envs, bool) or num_envs < 1:
-            message = f"num_envs is a whole number from 1, got {num_envs!r:.80}"
-            raise UserError(message)
+            raise UserError(f"num_envs is a whole number from 1, got {num_envs!r:.80}")
         self.settings = read_settings(settings, keywords)
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         differing = {"autoreset_mode": self.autoreset_mode, "render_fps": pictures_per_s(self.settings.table)}
@@ -107,8 +106,7 @@ class RaceVectorEnv(VectorEnv[Observation, NDArray, NDArray]):
             self.batch.load_state_dict(given[STATE])
             self.batch.generators = self._generators(seeds, None)
         elif mask is not None and not self.batch.generators:
-            message = f"the first reset is of all cars; {MASK!r} comes later"
-            raise UserError(message)
+            raise UserError(f"the first reset is of all cars; {MASK!r} comes later")
         else:
             self.batch.check_open()
             self.batch.reset(self._generators(seeds, mask), mask, places)
@@ -195,5 +193,4 @@ def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
     for known in AutoresetMode:
         if isinstance(mode, str) and mode.lower() in (known.name.lower(), known.value.lower()):
             return known
-    message = f"autoreset_mode {mode!r} is not known; it is one of {[known.value for known in AutoresetMode]}"
-    raise UserError(message)
+    raise UserError(f"autoreset_mode {mode!r} is not known; it is one of {[known.value for known in AutoresetMode]}")

@@ -47,12 +47,10 @@ class ExternalPolicy:
         """
         self.label = self.algorithm = label or str(getattr(act, "__name__", type(act).__name__))
         if not callable(act):
-            message = f"{self.label} cannot drive: {act!r:.80} is no function"
-            raise UserError(message)
+            raise UserError(f"{self.label} cannot drive: {act!r:.80} is no function")
         own = getattr(act, "environment", {})
         if not isinstance(own, Mapping):
-            message = f"{self.label}.environment holds keywords of its environment by name, got {own!r:.80}"
-            raise UserError(message)
+            raise UserError(f"{self.label}.environment holds keywords of its environment by name, got {own!r:.80}")
         self.settings = read_settings(None, {**own, **(keywords or {})})
         self.observation, self.actions = self.settings.image, self.settings.table
         self._act = act
@@ -62,8 +60,7 @@ class ExternalPolicy:
         try:
             decided = np.asarray(self._act({"image": image.copy(), "floats": floats.copy()}))
         except Exception as error:  # third-party code may raise anything
-            message = f"{self.label} failed as it drove: {type(error).__name__}: {error}"
-            raise UserError(message) from error
+            raise UserError(f"{self.label} failed as it drove: {type(error).__name__}: {error}") from error
         space, shape = self.actions.space, (len(floats), *self.actions.decision_shape)
         is_index = isinstance(space, Choices)
         if decided.shape != shape or decided.dtype.kind not in ("iu" if is_index else "f"):
@@ -73,8 +70,7 @@ class ExternalPolicy:
         low, high = (0, space.num_choices - 1) if is_index else (np.array(space.low), np.array(space.high))
         is_right = (low <= decided) & (decided <= high)  # False for NaN too
         if not is_right.all():
-            message = f"{self.label} decided {decided[~is_right][0]:g}, expected {low} to {high}"
-            raise UserError(message)
+            raise UserError(f"{self.label} decided {decided[~is_right][0]:g}, expected {low} to {high}")
         return decided.astype(np.int64 if is_index else np.float32)
 
 

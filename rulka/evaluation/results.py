@@ -78,8 +78,7 @@ class RaceResult:
         num_samples = len(self.sample_ms)
         shapes = (self.cars.shape, self.along_m.shape, self.controls.shape)
         if shapes != ((num_samples, NUM_CAR_FIELDS), (num_samples,), (num_samples, 3)):
-            message = f"a race of {num_samples} samples cannot hold cars, progress and controls of {shapes}"
-            raise ValueError(message)
+            raise ValueError(f"a race of {num_samples} samples cannot hold cars, progress and controls of {shapes}")
         if (self.time_ms is not None) != (self.end == FINISHED):
             message = f"a race has a time exactly when it was finished; this one {self.end!r} with {self.time_ms} ms"
             raise ValueError(message)

@@ -105,8 +105,7 @@ class MapQuery:
             message = "neither the maps nor how many of them are named"
             raise UserError(message, hint="Name maps with --map-id or --map-uid, or say --maps 10.")
         if self.max_maps is not None and self.max_maps < 1:
-            message = f"{self.max_maps} maps are wanted; at least one is possible"
-            raise UserError(message)
+            raise UserError(f"{self.max_maps} maps are wanted; at least one is possible")
 
     def fits(self, found: MapEntry) -> bool:
         """Returns True if a map is selected."""
@@ -215,12 +214,10 @@ class Site:
             hint = "The same command goes on later where it stopped; http_proxy and no_proxy hold for it."
             raise UnavailableError(message, hint=hint) from error
         if answer.status_code in _GONE:
-            message = f"{url} is not there (status {answer.status_code})"
-            raise NotThereError(message)
+            raise NotThereError(f"{url} is not there (status {answer.status_code})")
         if answer.status_code != 200 or len(data) > MAX_BYTES:
             problem = f"status {answer.status_code}" if answer.status_code != 200 else f"more than {MAX_BYTES} bytes"
-            message = f"{url} answered with {problem}"
-            raise BadAnswerError(message)
+            raise BadAnswerError(f"{url} answered with {problem}")
         return data
 
     def _all_maps(self, parameters: Mapping[str, str]) -> Iterator[MapEntry]:

@@ -105,8 +105,7 @@ def check_game(
         GameTimeoutError: if the machine does not answer.
     """
     if num_decisions < 1 or not speed > 0 or not limit_s > 0:
-        message = "a check needs at least one decision, a speed above 0 and some time"
-        raise UserError(message)
+        raise UserError("a check needs at least one decision, a speed above 0 and some time")
     report = CheckReport(f"{host}:{port}")
     with GameClient(host, port, min(WAIT_S, limit_s)) as client:
         end_s = time.monotonic() + limit_s

@@ -81,8 +81,7 @@ class GameClient:
             GameProtocolError: if something else comes.
         """
         if self.sync is not None:
-            message = "the last sync has not been echoed, so that no other can come"
-            raise GameOrderError(message)
+            raise GameOrderError("the last sync has not been echoed, so that no other can come")
         self._connection.fill(self._head, "the next message")
         message_id = protocol.sync_id(self._head)
         self.counts[message_id] += 1

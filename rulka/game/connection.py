@@ -40,11 +40,9 @@ def connect(host: str, port: int, timeout_s: float, patience_s: float) -> Connec
                 hint = "start the game with its plugin, or `rulka game serve`, and compare the ports"
                 raise GameClosedError(message, hint=hint) from error
         except TimeoutError as error:
-            message = f"{host}:{port} did not answer within {timeout_s:g} s"
-            raise GameTimeoutError(message) from error
+            raise GameTimeoutError(f"{host}:{port} did not answer within {timeout_s:g} s") from error
         except OSError as error:
-            message = f"{host}:{port} cannot be reached: {error.strerror or error}"
-            raise GameClosedError(message) from error
+            raise GameClosedError(f"{host}:{port} cannot be reached: {error.strerror or error}") from error
         time.sleep(RETRY_S)
 
 
@@ -79,8 +77,7 @@ class Connection:
         try:
             self._socket.sendall(data)
         except TimeoutError as error:
-            message = f"{self.name} took in nothing for {self.timeout_s:g} s"
-            raise GameTimeoutError(message) from error
+            raise GameTimeoutError(f"{self.name} took in nothing for {self.timeout_s:g} s") from error
         except OSError as error:
             raise _closed(self.name, _SENDING, error) from error
 

@@ -42,8 +42,7 @@ def make_server(
     """
     check_port(port, zero_takes_any=True)
     if not speed >= 0:
-        message = f"a speed is a number from 0, got {speed}"
-        raise UserError(message)
+        raise UserError(f"a speed is a number from 0, got {speed}")
     race = SimulatedRace(track, params.simulator)
     sent = GameFrames(track, params.simulator)
     sent.draw(race.simulator, 8, 8)  # compiles kernels now, for seconds, not while a program waits

@@ -48,14 +48,11 @@ def extract(fixed: bytes, track_sum: int, num_numbers: int) -> NDArray[np.float6
     """
     mark, checksum, found_sum, num_found = HEADER.unpack_from(fixed, SPARE[0][0])
     if mark != MARK:
-        message = "the state is of another game: it does not hold the simulator's numbers"
-        raise StateRefusedError(message)
+        raise StateRefusedError("the state is of another game: it does not hold the simulator's numbers")
     if checksum != _checksum(fixed):
-        message = "the state was changed since it was fetched: its checksum differs"
-        raise StateRefusedError(message)
+        raise StateRefusedError("the state was changed since it was fetched: its checksum differs")
     if (found_sum, num_found) != (track_sum, num_numbers):
-        message = "the state is of another track"
-        raise StateRefusedError(message)
+        raise StateRefusedError("the state is of another track")
     content = b"".join(fixed[start:end] for start, end in SPARE)
     return np.frombuffer(content, np.float64, num_numbers, HEADER.size)[None]
 

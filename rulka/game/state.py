@@ -120,16 +120,14 @@ def read_state(data: bytes | bytearray | memoryview) -> GameState:
     """
     size = len(data)
     if not EMPTY_BYTES <= size <= MAX_BYTES:
-        message = f"a simulation state has {EMPTY_BYTES} to {MAX_BYTES} bytes, got {size}"
-        raise StateRefusedError(message)
+        raise StateRefusedError(f"a simulation state has {EMPTY_BYTES} to {MAX_BYTES} bytes, got {size}")
     fixed = np.frombuffer(data, STATE, 1)[0]
     at = STATE.itemsize
     num_flags = _count(data, at, "checkpoint flags")
     at += COUNT.itemsize
     room = size - at - COUNT.itemsize
     if num_flags * COUNT.itemsize > room:
-        message = f"a simulation state of {size} bytes has no room for {num_flags} checkpoint flags"
-        raise StateRefusedError(message)
+        raise StateRefusedError(f"a simulation state of {size} bytes has no room for {num_flags} checkpoint flags")
     flags = np.frombuffer(data, COUNT, num_flags, at)
     at += flags.nbytes
     num_entries = _count(data, at, "checkpoint entries")
@@ -143,8 +141,7 @@ def read_state(data: bytes | bytearray | memoryview) -> GameState:
 def _count(data: bytes | bytearray | memoryview, at: int, what: str) -> int:
     count = int.from_bytes(data[at : at + COUNT.itemsize], "little", signed=True)
     if not 0 <= count <= MAX_CHECKPOINTS:
-        message = f"a simulation state holds 0 to {MAX_CHECKPOINTS} {what}, got {count}"
-        raise StateRefusedError(message)
+        raise StateRefusedError(f"a simulation state holds 0 to {MAX_CHECKPOINTS} {what}, got {count}")
     return count
 
 

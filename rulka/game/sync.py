@@ -39,8 +39,7 @@ class Sync:
     def set_speed(self, factor: float) -> None:
         """Sets the speed of the race clock relative to real time; 0 stops it."""
         if not (math.isfinite(factor) and factor >= 0):
-            message = f"a speed is a number from 0, got {factor}"
-            raise GameOrderError(message)
+            raise GameOrderError(f"a speed is a number from 0, got {factor}")
         self._gather(pack(MessageId.SET_SPEED, factor))
 
     def rewind(self, block: bytes) -> None:
@@ -83,11 +82,9 @@ class Sync:
                 of range.
         """
         if self.message_id == MessageId.FRAME:
-            message = "a frame cannot be requested while answering a frame: the game forgets such a request"
-            raise GameOrderError(message)
+            raise GameOrderError("a frame cannot be requested while answering a frame: the game forgets such a request")
         if not (0 < width <= protocol.MAX_FRAME_SIDE and 0 < height <= protocol.MAX_FRAME_SIDE):
-            message = f"a frame has 1 to {protocol.MAX_FRAME_SIDE} pixels each way, got {width} x {height}"
-            raise GameOrderError(message)
+            raise GameOrderError(f"a frame has 1 to {protocol.MAX_FRAME_SIDE} pixels each way, got {width} x {height}")
         self._gather(pack(MessageId.REQUEST_FRAME, width, height))
         self._connection.frame_size = width, height
 
@@ -99,8 +96,7 @@ class Sync:
     def set_step_period(self, period_ms: int) -> None:
         """Sets the period of run steps: one at every race time that is a multiple of it."""
         if period_ms <= 0:
-            message = f"a period is a positive number of ms, got {period_ms}"
-            raise GameOrderError(message)
+            raise GameOrderError(f"a period is a positive number of ms, got {period_ms}")
         self._gather(pack(MessageId.SET_STEP_PERIOD, period_ms))
 
     def show_interface(self, is_shown: bool) -> None:

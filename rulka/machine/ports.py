@@ -30,8 +30,7 @@ def check_port(port: int, *, zero_takes_any: bool = False) -> None:
     if LOWEST_PORT <= port <= HIGHEST_PORT or (port == 0 and zero_takes_any):
         return
     free = ", or 0 for any free one" if zero_takes_any else ""
-    message = f"there is no port {port}"
-    raise UserError(message, hint=f"Name one from {LOWEST_PORT} to {HIGHEST_PORT}{free}.")
+    raise UserError(f"there is no port {port}", hint=f"Name one from {LOWEST_PORT} to {HIGHEST_PORT}{free}.")
 
 
 def no_proxy_for_loopback() -> str | None:

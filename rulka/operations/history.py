@@ -82,11 +82,9 @@ def read_history() -> list[NightRow]:
         table = csv.DictReader(StringIO(file.read_text(encoding="utf-8")))
         rows = [{name: text or None for name, text in row.items()} for row in table]
     except (UnicodeDecodeError, csv.Error) as error:
-        message = f"{file} is damaged: {error}"
-        raise UserError(message, hint=_BRING_BACK) from error
+        raise UserError(f"{file} is damaged: {error}", hint=_BRING_BACK) from error
     if tuple(table.fieldnames or ()) != COLUMNS:
-        message = f"{file} does not begin with the columns {', '.join(COLUMNS)}"
-        raise UserError(message, hint=_BRING_BACK)
+        raise UserError(f"{file} does not begin with the columns {', '.join(COLUMNS)}", hint=_BRING_BACK)
     numbered = enumerate(rows, 2)
     return [checked(row, NightRow, f"{file}, line {number},", hint=_BRING_BACK) for number, row in numbered]
 

@@ -162,8 +162,7 @@ def race_night(
 
 
 def _nobody(before: str) -> Comparison:
-    message = f"{before} was promoted meanwhile"
-    raise UserError(message, hint="Run it again.")
+    raise UserError(f"{before} was promoted meanwhile", hint="Run it again.")
 
 
 def rows_of(found: Comparison, night: date, past: Sequence[NightRow]) -> list[NightRow]:

@@ -245,8 +245,7 @@ def race_pairs(
     evaluate = with_given(params.evaluate, num_races=num_races, seed=seed)
     uids = [track.uid for track in tracks]
     if twice := sorted({uid for uid in uids if uids.count(uid) > 1}):
-        message = f"the track {twice[0]} is named twice"
-        raise UserError(message, hint="Name each track once.")
+        raise UserError(f"the track {twice[0]} is named twice", hint="Name each track once.")
     racers = [first] if first.name == second.name else [first, second]
     drivers = [Driver(racer.name, racer.name, racer.policy) for racer in racers]
     done: list[TrackPairs] = []

@@ -24,8 +24,7 @@ def promote(folder: Path, compare: Callable[[str], Comparison]) -> Promotion:
     """
     name, before = name_of(folder), promoted_name()
     if name == before:
-        message = f"{name} is the promoted agent already"
-        raise UserError(message)
+        raise UserError(f"{name} is the promoted agent already")
     found = None
     if before is not None:
         found = compare(before).to_json()

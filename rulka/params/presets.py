@@ -83,8 +83,7 @@ def apply_preset(name: str) -> Applied:
             result is not valid, or the parameters cannot be written.
     """
     if name not in preset_names():
-        message = f"no preset is called {name!r}; {PRESETS_DIR} holds {', '.join(preset_names()) or 'none'}"
-        raise UserError(message)
+        raise UserError(f"no preset is called {name!r}; {PRESETS_DIR} holds {', '.join(preset_names()) or 'none'}")
     preset_file = PRESETS_DIR / f"{name}.yaml"
     overlay, written = read_sections(preset_file), read_sections(PARAMS_FILE)
     base = resolved(written, f"{PARAMS_FILE} is wrong")
@@ -118,8 +117,7 @@ def undo_preset() -> Applied:
     sections, text, notes = read_sections(PARAMS_FILE), _text(PARAMS_FILE), _noted()
     names = _applied_before(text)
     if not names:
-        message = f"no preset lies over {PARAMS_FILE}: its first line names none"
-        raise UserError(message)
+        raise UserError(f"no preset lies over {PARAMS_FILE}: its first line names none")
     if not notes or notes[-1].get("after") != text:
         message = f"{PARAMS_FILE} is not as preset {names[-1]} left it here, and what was changed since would be lost"
         raise UserError(message, hint="`git diff params.yaml` shows all that differs, to be taken back by hand.")
@@ -232,8 +230,7 @@ def differences(
     for key, value in overlay.items():
         keys = (*inside, key)
         if key not in base:
-            message = f"{whose} has the unknown key {'.'.join(keys)}{did_you_mean(key, base)}"
-            raise UserError(message)
+            raise UserError(f"{whose} has the unknown key {'.'.join(keys)}{did_you_mean(key, base)}")
         if isinstance(base[key], dict) and isinstance(value, dict) and not _is_whole(base[key], value):
             yield from differences(base[key], value, whose, keys)
         elif base[key] != value:

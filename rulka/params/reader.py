@@ -31,17 +31,14 @@ def read_sections(path: Path) -> dict[str, Any]:
     try:
         data = parsed(path.read_text(encoding="utf-8"))
     except OSError as error:
-        message = f"cannot read {path}: {error.strerror}; run from the root of the project"
-        raise UserError(message) from error
+        raise UserError(f"cannot read {path}: {error.strerror}; run from the root of the project") from error
     except UnicodeDecodeError as error:
         message = f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
         raise UserError(message, hint="Save it again as UTF-8, or take it from the repository.") from error
     except (ValueError, RecursionError) as error:
-        message = f"{path} is not valid YAML: {error}"
-        raise UserError(message) from error
+        raise UserError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(data, dict):
-        message = f"{path} must hold sections of keys, not {'nothing' if data is None else repr(data)[:80]}"
-        raise UserError(message)
+        raise UserError(f"{path} must hold sections of keys, not {'nothing' if data is None else repr(data)[:80]}")
     return data
 
 
@@ -65,8 +62,7 @@ def parsed(text: str) -> Any:
     except MarkedYAMLError as error:
         where = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
         tab = r"character '\t' that cannot start any token"
-        message = f"{error.problem}{where}".replace(tab, "a tab; YAML indents by spaces")
-        raise ValueError(message) from error
+        raise ValueError(f"{error.problem}{where}".replace(tab, "a tab; YAML indents by spaces")) from error
     except YAMLError as error:
         raise ValueError(str(error)) from error
 

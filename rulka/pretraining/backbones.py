@@ -96,14 +96,12 @@ def _written_config(source: ArchitectureSource) -> Any:
     """Returns the transformers configuration given in params.yaml."""
     written = source.config
     if "model_type" not in written:
-        message = "encoder.source.config has no model_type"
-        raise UserError(message, hint="Add it, for example model_type: vit.")
+        raise UserError("encoder.source.config has no model_type", hint="Add it, for example model_type: vit.")
     config = _checked_config(written, "encoder.source.config")
     known = type(config)().to_dict()  # defaults only: `config` also holds unknown keys
     for name in written:
         if name not in known:
-            message = f"encoder.source.config: {config.model_type} has no {name}{did_you_mean(name, known)}"
-            raise UserError(message)
+            raise UserError(f"encoder.source.config: {config.model_type} has no {name}{did_you_mean(name, known)}")
     return config
 
 
@@ -140,8 +138,7 @@ def _checked_config(written: Mapping[str, Any], where: str) -> Any:
     try:
         return transformers.CONFIG_MAPPING[model_type].from_dict(dict(written))
     except (AttributeError, ImportError, KeyError, TypeError, ValueError, StrictDataclassError) as error:
-        message = f"{where} is no configuration of {model_type}: {error}"
-        raise UserError(message) from error
+        raise UserError(f"{where} is no configuration of {model_type}: {error}") from error
 
 
 def _resolved(

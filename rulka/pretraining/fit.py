@@ -324,14 +324,12 @@ class _Training(Generic[BatchT]):
             loss = self.task.loss(batch)
         value = float(loss.detach())
         if not math.isfinite(value):
-            message = f"the training loss became {value}"
-            raise _DivergedError(message)
+            raise _DivergedError(f"the training loss became {value}")
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = float(nn.utils.clip_grad_norm_(self.network.parameters(), self.params.max_grad_norm))
         if not math.isfinite(norm):
-            message = f"the norm of the gradient became {norm}"
-            raise _DivergedError(message)
+            raise _DivergedError(f"the norm of the gradient became {norm}")
         self.optimizer.step()
         self.schedule.step()
         return value

@@ -84,8 +84,7 @@ def _read_signature(cursor: Cursor) -> tuple[int, int]:
     check_version("the Gbx file has container", version, KNOWN_VERSIONS)
     form, _, body_compression = cursor.take(3)
     if form != ord("B"):
-        message = "the Gbx file is stored as text; only binary ones can be read"
-        raise UnsupportedGenerationError(message)
+        raise UnsupportedGenerationError("the Gbx file is stored as text; only binary ones can be read")
     if version >= 4:
         cursor.skip(1)
     return version, body_compression
@@ -131,8 +130,7 @@ def _skip_folders(cursor: Cursor, depth: int, seen: int) -> int:
     count = cursor.count(8)
     seen += count
     if depth > MAX_FOLDER_DEPTH or seen > MAX_FOLDERS:
-        message = "the table of referenced folders is deeper or larger than any real one"
-        raise DamagedError(message)
+        raise DamagedError("the table of referenced folders is deeper or larger than any real one")
     for _ in range(count):
         cursor.string()
         seen = _skip_folders(cursor, depth + 1, seen)
@@ -143,8 +141,7 @@ def _read_body(cursor: Cursor, compression: int) -> bytes:
     if compression == ord("U"):
         return cursor.take(cursor.remaining)
     if compression != ord("C"):
-        message = f"the body is compressed in an unknown way ({chr(compression)!r})"
-        raise UnsupportedGenerationError(message)
+        raise UnsupportedGenerationError(f"the body is compressed in an unknown way ({chr(compression)!r})")
     size, compressed_size = cursor.u32(), cursor.u32()
     data = cursor.take(compressed_size)
     if size > MAX_BODY_BYTES or size > MAX_EXPANSION * compressed_size:

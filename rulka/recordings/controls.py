@@ -97,8 +97,7 @@ def events_to_controls(events: Iterable[InputEvent], *, num_ticks: int, shift_ti
         ContradictoryTimeError: if `num_ticks` exceeds `MAX_TICKS`.
     """
     if num_ticks > MAX_TICKS:
-        message = f"inputs of {num_ticks} ticks are asked for, {MAX_TICKS} is the most"
-        raise ContradictoryTimeError(message)
+        raise ContradictoryTimeError(f"inputs of {num_ticks} ticks are asked for, {MAX_TICKS} is the most")
     ordered = sorted(_quantised(tuple(events)), key=lambda event: event.time_ms)
     sign = -1.0 if any(event.name == DONT_INVERT and event.value for event in ordered) else 1.0
     pedals = _Pedals()

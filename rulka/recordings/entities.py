@@ -69,15 +69,13 @@ def _read_vehicles(cursor: Cursor, version: int) -> list[_Records]:
         cursor.skip(16 if version >= 6 else 12)
         records = _read_columns(cursor) if version >= COLUMN_VERSION else _read_rows(cursor)
         if index >= len(classes):
-            message = f"an entity is of class number {index}, {len(classes)} are listed"
-            raise DamagedError(message)
+            raise DamagedError(f"an entity is of class number {index}, {len(classes)} are listed")
         if classes[index] == VEHICLE_CLASS:
             vehicles.append(records)
         is_more = cursor.u8()
         if version >= 2:
             _skip_notices(cursor)
-    message = f"the record holds more than {MAX_ENTITIES} entities"
-    raise DamagedError(message)
+    raise DamagedError(f"the record holds more than {MAX_ENTITIES} entities")
 
 
 def _read_rows(cursor: Cursor) -> _Records:
@@ -111,8 +109,7 @@ def _decode(records: _Records, version: int) -> Samples:
     time_ms, states = zip(*records, strict=True)
     size = min(map(len, states))
     if size < MOTION_OFFSET + MOTION_BYTES:
-        message = f"the car has records of {size} bytes, too few for its position"
-        raise UnsupportedGenerationError(message)
+        raise UnsupportedGenerationError(f"the car has records of {size} bytes, too few for its position")
     rows = np.frombuffer(b"".join(state[:size] for state in states), dtype=np.uint8).reshape(-1, size)
     motion = np.zeros((len(rows), 26), dtype=np.uint8)
     motion[:, :MOTION_BYTES] = rows[:, MOTION_OFFSET : MOTION_OFFSET + MOTION_BYTES]

@@ -64,12 +64,10 @@ class UnlimiterMapError(UnsupportedGenerationError):
 def check_version(what_has: str, version: int, known: Collection[int]) -> None:
     """Raises UnsupportedGenerationError if something has another version than those whose layout is known."""
     if version not in known:
-        message = f"{what_has} version {version}; known are {', '.join(map(str, known))}"
-        raise UnsupportedGenerationError(message)
+        raise UnsupportedGenerationError(f"{what_has} version {version}; known are {', '.join(map(str, known))}")
 
 
 def check_count(what: str, count: int, most: int) -> None:
     """Raises DamagedError if a file states more of something than any real one has."""
     if count > most:
-        message = f"{count} {what} are stated, {most} is the most"
-        raise DamagedError(message)
+        raise DamagedError(f"{count} {what} are stated, {most} is the most")

@@ -103,8 +103,7 @@ def _read_xml(chunk: bytes | None) -> dict[str, str]:
         return {}
     text = Cursor(chunk).string()
     if len(text) > MAX_XML_CHARACTERS:
-        message = f"the XML header has {len(text)} characters, {MAX_XML_CHARACTERS} is the most"
-        raise DamagedError(message)
+        raise DamagedError(f"the XML header has {len(text)} characters, {MAX_XML_CHARACTERS} is the most")
     entities = {"&quot;": '"', "&apos;": "'"}
     return {
         f"{element}.{name}": unescape(value, entities) if "&" in value else value

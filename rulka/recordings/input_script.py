@@ -51,19 +51,16 @@ def write_script(controls: Controls, comments: tuple[str, ...] = ()) -> str:
     """
     values = np.asarray(controls, np.float64)
     if values.ndim != 2 or values.shape[1] != 3 or not (np.abs(values) <= 1.0).all():
-        message = "a script is made from rows of steer in [-1, 1], gas and brake"
-        raise InputScriptError(message)
+        raise InputScriptError("a script is made from rows of steer in [-1, 1], gas and brake")
     if not np.isin(values[:, 1:], (0.0, 1.0)).all():
-        message = "gas and brake must be 0 or 1 in a script"
-        raise InputScriptError(message)
+        raise InputScriptError("gas and brake must be 0 or 1 in a script")
     spans = [*_key_spans(values[:, 1] > 0, "up"), *_key_spans(values[:, 2] > 0, "down")]
     if np.isin(values[:, 0], (-1.0, 0.0, 1.0)).all():
         spans += [*_key_spans(values[:, 0] < 0, "left"), *_key_spans(values[:, 0] > 0, "right")]
     else:
         spans += _steer_spans(np.rint(values[:, 0] * FULL).astype(np.int64))
     if any("\n" in comment or "\r" in comment for comment in comments):
-        message = "a comment of a script is one line"
-        raise InputScriptError(message)
+        raise InputScriptError("a comment of a script is one line")
     head = [f"# {comment}" for comment in comments]
     return "\n".join([*head, *(text for _, text in sorted(spans, key=lambda span: span[0]))]) + "\n"
 
@@ -88,17 +85,14 @@ def read_script(text: str, num_ticks: int | None = None) -> Controls:
         if parts := _PRESS.fullmatch(command):
             first, end = _tick(parts[1], number), _tick(parts[2], number)
             if end <= first:
-                message = f"line {number}: {command!r} ends before it has begun"
-                raise InputScriptError(message)
+                raise InputScriptError(f"line {number}: {command!r} ends before it has begun")
             presses.append((first, end, KEYS.index(parts[3])))
         elif parts := _STEER.fullmatch(command):
             if abs(value := int(parts[2])) > FULL:
-                message = f"line {number}: {value} is not a whole number from -{FULL} to {FULL}"
-                raise InputScriptError(message)
+                raise InputScriptError(f"line {number}: {value} is not a whole number from -{FULL} to {FULL}")
             steers.append((_tick(parts[1], number), value / FULL))
         elif command:
-            message = f"line {number}: {command!r:.80} is not `TIME-TIME press KEY` or `TIME steer VALUE`"
-            raise InputScriptError(message)
+            raise InputScriptError(f"line {number}: {command!r:.80} is not `TIME-TIME press KEY` or `TIME steer VALUE`")
     if num_ticks is None:
         num_ticks = max(*(end for _, end, _ in presses), *(tick for tick, _ in steers), 0)
     keys, steer = np.zeros((num_ticks, len(KEYS)), np.float32), np.zeros(num_ticks, np.float32)
@@ -135,6 +129,5 @@ def _seconds(tick: int) -> str:
 def _tick(time: str, number: int) -> int:
     tick = round(float(time) * 1000) // TICK_MS
     if tick > MAX_TICKS:
-        message = f"line {number}: the time {time} is later than an hour"
-        raise InputScriptError(message)
+        raise InputScriptError(f"line {number}: the time {time} is later than an hour")
     return tick

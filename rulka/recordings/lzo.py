@@ -43,8 +43,7 @@ def decompress(data: bytes, size: int) -> bytes:
             return LZOCompressor.decompress(data, size)
         except LZOError as error:
             problem = f"refers to bytes before its start ({error.args[0]})"
-    message = f"the compressed data {problem}"
-    raise DamagedError(message)
+    raise DamagedError(f"the compressed data {problem}")
 
 
 @njit(cache=True, nogil=True)

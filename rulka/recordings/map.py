@@ -87,8 +87,7 @@ def _place_free_blocks(body: bytes, start: int, blocks: list[Block]) -> None:
         return
     at = body.find(_FREE_MARK, start)
     if at < 0:
-        message = f"the places of {len(free)} free blocks are missing"
-        raise DamagedError(message)
+        raise DamagedError(f"the places of {len(free)} free blocks are missing")
     cursor = Cursor(body, at + len(_FREE_MARK))
     part = cursor.part(cursor.u32())
     check_version("the places of free blocks are stored in", part.u32(), (0,))

@@ -51,8 +51,7 @@ class Nodes:
             message = f"a structure of class 0x{class_id:08X} stands in the file, whose layout is not known here"
             raise UnsupportedGenerationError(message)
         if self.depth >= MAX_DEPTH or len(self.known) >= MAX_NODES:
-            message = f"structures nest deeper than {MAX_DEPTH} or are more than {MAX_NODES}"
-            raise DamagedError(message)
+            raise DamagedError(f"structures nest deeper than {MAX_DEPTH} or are more than {MAX_NODES}")
         self.known[index] = None
         self.depth += 1
         node = reader(cursor, self)
@@ -107,8 +106,7 @@ def read_chunks(
             read(cursor, target, nodes)
         if folded in until:
             return folded
-    message = f"more than {MAX_CHUNKS} chunks in one file"
-    raise DamagedError(message)
+    raise DamagedError(f"more than {MAX_CHUNKS} chunks in one file")
 
 
 def read_node(cursor: Cursor, target: T, nodes: Nodes, chunks: Mapping[int, ChunkReader[T]], where: str) -> None:

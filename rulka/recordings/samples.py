@@ -43,18 +43,15 @@ def inflate(cursor: Cursor) -> bytes:
     size, compressed_size = cursor.u32(), cursor.u32()
     data = cursor.take(compressed_size)
     if size > MAX_UNCOMPRESSED_BYTES or size > MAX_ZLIB_EXPANSION * compressed_size:
-        message = f"{size} bytes of samples are stated from {compressed_size} compressed ones"
-        raise DamagedError(message)
+        raise DamagedError(f"{size} bytes of samples are stated from {compressed_size} compressed ones")
     cursor.names.charge_memory(size)
     decoder = zlib.decompressobj()
     try:
         result = decoder.decompress(data, size + 1)
     except zlib.error as error:
-        message = f"the samples do not decompress: {error}"
-        raise DamagedError(message) from error
+        raise DamagedError(f"the samples do not decompress: {error}") from error
     if len(result) != size or not decoder.eof:
-        message = f"the samples decompress to {len(result)} bytes instead of {size}, or lack their checksum"
-        raise DamagedError(message)
+        raise DamagedError(f"the samples decompress to {len(result)} bytes instead of {size}, or lack their checksum")
     return result
 
 
@@ -73,8 +70,7 @@ def read_compressed_samples(cursor: Cursor) -> Samples | None:
     if vehicle_class == NO_CLASS:
         return None
     if vehicle_class != CAR_CLASS:
-        message = f"the samples are of class 0x{vehicle_class:08X}, not of a car"
-        raise UnsupportedGenerationError(message)
+        raise UnsupportedGenerationError(f"the samples are of class 0x{vehicle_class:08X}, not of a car")
     is_fixed_step = bool(inner.u32())
     inner.skip(4)
     period_ms, version = inner.u32(), inner.u32()
@@ -84,11 +80,9 @@ def read_compressed_samples(cursor: Cursor) -> Samples | None:
     if not is_fixed_step:
         times = np.cumsum(_read_integers(inner))
         if len(times) != len(start):
-            message = f"{len(times)} sample times are stated for {len(start)} samples"
-            raise DamagedError(message)
+            raise DamagedError(f"{len(times)} sample times are stated for {len(start)} samples")
     if inner.remaining > MAX_LEFT_BYTES:
-        message = f"{inner.remaining} bytes are left over after the samples"
-        raise DamagedError(message)
+        raise DamagedError(f"{inner.remaining} bytes are left over after the samples")
     return _decode(version, period_ms, times, states, start, size_bytes)
 
 
@@ -119,8 +113,7 @@ def _read_offsets(cursor: Cursor, num_bytes: int) -> tuple[NDArray[np.int64], in
     if count == 0:
         return np.zeros(0, dtype=np.int64), 0
     if count > num_bytes:
-        message = f"{count} samples are stated in {num_bytes} bytes"
-        raise DamagedError(message)
+        raise DamagedError(f"{count} samples are stated in {num_bytes} bytes")
     cursor.names.charge_memory(count * ITEM_BYTES)
     first = cursor.i32()
     size = cursor.i32() if count > 1 else num_bytes - first
@@ -137,8 +130,7 @@ def _read_offsets(cursor: Cursor, num_bytes: int) -> tuple[NDArray[np.int64], in
 
 def _check_offsets(start: NDArray[np.int64], sizes: NDArray[np.int64], num_bytes: int) -> None:
     if start.min() < 0 or sizes.min() < 0 or int((start + sizes).max()) > num_bytes:
-        message = f"the samples reach beyond their {num_bytes} bytes"
-        raise DamagedError(message)
+        raise DamagedError(f"the samples reach beyond their {num_bytes} bytes")
 
 
 def _decode(
@@ -187,8 +179,7 @@ def decode_motion(rows: NDArray[np.uint8]) -> dict[str, NDArray[np.float32]]:
     """
     position = np.ascontiguousarray(rows[:, :12]).view("<f4").astype(np.float32)
     if not np.isfinite(position).all():
-        message = "a sample holds a position that is not finite"
-        raise DamagedError(message)
+        raise DamagedError("a sample holds a position that is not finite")
     turn = np.ascontiguousarray(rows[:, 12:18])
     angle = turn.view("<u2")[:, 0] / 65535 * math.pi
     heading, pitch = turn.view("<i2")[:, 1] / 32767 * math.pi, turn.view("<i2")[:, 2] / 32767 * (math.pi / 2)

@@ -53,8 +53,7 @@ class Names:
         """
         self.memory_used += num_bytes
         if self.memory_used > MAX_SPENT_BYTES:
-            message = f"the parts of the file take more than {MAX_SPENT_BYTES} bytes together"
-            raise DamagedError(message)
+            raise DamagedError(f"the parts of the file take more than {MAX_SPENT_BYTES} bytes together")
 
 
 class Cursor:
@@ -162,8 +161,7 @@ class Cursor:
             DamagedError: if bytes of the part are left, so that a count in it must be wrong.
         """
         if self.is_part and self.remaining:
-            message = f"{self.remaining} bytes are left over before offset {self.end}"
-            raise DamagedError(message)
+            raise DamagedError(f"{self.remaining} bytes are left over before offset {self.end}")
 
     def count(self, item_bytes: int) -> int:
         """Reads a 32-bit count of items of at least `item_bytes` each, and checks that they fit the remaining bytes."""
@@ -208,8 +206,7 @@ class Cursor:
 
     def _new_name(self) -> str:
         if len(self.names.names) >= MAX_NAMES:
-            message = f"more than {MAX_NAMES} names in one file"
-            raise DamagedError(message)
+            raise DamagedError(f"more than {MAX_NAMES} names in one file")
         name = self.string()
         self.names.names.append(name)
         return name

@@ -64,13 +64,11 @@ def _read_changes(data: bytes, num_ticks: int, version: int) -> NDArray[np.int64
     rows = np.empty((min(3 * num_ticks, 8 * len(data)) + 3, 3), dtype=np.int64)
     num_rows, num_bits = _decode(bits, num_ticks, STATE_BITS[version], rows)
     if num_bits < 0:
-        message = f"the inputs end before the last of {num_ticks} ticks"
-        raise DamagedError(message)
+        raise DamagedError(f"the inputs end before the last of {num_ticks} ticks")
     num_left = _BITS_OF_A_BYTE * len(data) - num_bits
     # A wrong layout still decodes to something: the only check is that the stream ends where its bytes end.
     if num_left >= _BITS_OF_A_BYTE or _take(bits, num_bits, num_left) != 0:
-        message = f"{num_left} bits are left over after the inputs of {num_ticks} ticks, or are not zero"
-        raise DamagedError(message)
+        raise DamagedError(f"{num_left} bits are left over after the inputs of {num_ticks} ticks, or are not zero")
     return rows[:num_rows]
 
 

@@ -20,8 +20,7 @@ def check_times(ghost: Ghost) -> None:
     """
     problem = None if ghost.race_time_ms is None else _problem(ghost, ghost.race_time_ms)
     if problem is not None:
-        message = f"the race time {ghost.race_time_ms} ms cannot be: {problem}"
-        raise ContradictoryTimeError(message, hint=_HINT)
+        raise ContradictoryTimeError(f"the race time {ghost.race_time_ms} ms cannot be: {problem}", hint=_HINT)
 
 
 def _problem(ghost: Ghost, race_time_ms: int) -> str | None:

@@ -157,12 +157,10 @@ def read_reference(path: Path, table: ActionTable) -> Reference:
     except ReferenceLapError:
         raise
     except (OSError, UnicodeDecodeError, KeyError, InputScriptError, ValueError) as error:
-        message = f"{path} is no reference lap: {error}"
-        raise ReferenceLapError(message) from error
+        raise ReferenceLapError(f"{path} is no reference lap: {error}") from error
     ticks = controls.reshape(num_decisions, numbers["ticks_per_action"], 3)
     if (ticks != ticks[:, :1]).any() or not np.isin(ticks, (-1.0, 0.0, 1.0)).all():
-        message = f"{path} is no reference lap: its keys change within a decision"
-        raise ReferenceLapError(message)
+        raise ReferenceLapError(f"{path} is no reference lap: its keys change within a decision")
     steer, gas, brake = ticks[:, 0].T
     return Reference(
         track_uid=texts["track"],

@@ -60,11 +60,9 @@ def read_training_log(path: Path, label: str) -> TrainingLog:
     try:
         rows = pd.read_json(path, lines=True, dtype=False)  # pyright: ignore[reportArgumentType] - stubs lack False
     except (TypeError, ValueError) as error:
-        message = f"{path.as_posix()} is damaged: {error}"
-        raise UserError(message, hint="Run `dvc repro train` again.") from error
+        raise UserError(f"{path.as_posix()} is damaged: {error}", hint="Run `dvc repro train` again.") from error
     if not rows.empty and AXIS not in rows:
-        message = f"{path.as_posix()} is damaged: no line holds {AXIS}"
-        raise UserError(message, hint="Run `dvc repro train` again.")
+        raise UserError(f"{path.as_posix()} is damaged: no line holds {AXIS}", hint="Run `dvc repro train` again.")
     return TrainingLog(label, rows)
 
 

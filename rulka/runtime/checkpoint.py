@@ -108,8 +108,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         return _decode(path.read_bytes())
     except (OSError, ValueError, pickle.UnpicklingError) as error:
-        message = f"{path.as_posix()} is missing or damaged: {error}"
-        raise CheckpointError(message) from error
+        raise CheckpointError(f"{path.as_posix()} is missing or damaged: {error}") from error
 
 
 def _encode(state: Mapping[str, Any]) -> bytes:
@@ -126,11 +125,9 @@ def _decode(data: bytes) -> dict[str, Any]:
     line, _, content = data.partition(b"\n")
     header = json.loads(line)
     if not isinstance(header, dict) or header.get("schema_version") != SCHEMA_VERSION:
-        message = f"its schema version is not {SCHEMA_VERSION}"
-        raise ValueError(message)
+        raise ValueError(f"its schema version is not {SCHEMA_VERSION}")
     if header.get("num_bytes") != len(content) or header.get("sha256") != hashlib.sha256(content).hexdigest():
-        message = "its checksum does not match"
-        raise ValueError(message)
+        raise ValueError("its checksum does not match")
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 

@@ -50,8 +50,7 @@ def check_package() -> None:
         UserError: if it is not; the hint says how to install it.
     """
     if find_spec("ray") is None:
-        message = "a cluster needs Ray, which is not installed"
-        raise UserError(message, hint="pip install 'rulka[ray]'")
+        raise UserError("a cluster needs Ray, which is not installed", hint="pip install 'rulka[ray]'")
 
 
 def chosen_address() -> str | None:
@@ -77,8 +76,7 @@ def split_address(address: str) -> tuple[str, int]:
         message = f"{address!r} is no address of a cluster's head: blocks are read in the memory of a node"
         raise UserError(message, hint=f"Train on a node of the cluster, with {_HINT}")
     if not host or not port.isdecimal() or not LOWEST_PORT <= int(port) <= HIGHEST_PORT:
-        message = f"{address!r} is no address of a cluster's head, which is host:port"
-        raise UserError(message, hint=f"Set {_HINT}")
+        raise UserError(f"{address!r} is no address of a cluster's head, which is host:port", hint=f"Set {_HINT}")
     return host, int(port)
 
 
@@ -91,8 +89,7 @@ def find_cluster() -> str:
     check_package()
     address = chosen_address()
     if address is None:
-        message = f"nothing says where the cluster is: {CLUSTER_VARIABLE} is not set"
-        raise UserError(message, hint=f"Set {_HINT}")
+        raise UserError(f"nothing says where the cluster is: {CLUSTER_VARIABLE} is not set", hint=f"Set {_HINT}")
     try:
         socket.create_connection(split_address(address), timeout=ANSWER_TIMEOUT_S).close()
     except OSError as error:

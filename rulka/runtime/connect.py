@@ -290,8 +290,7 @@ def train_run(spec: RunSpec) -> Outcome:
                 except RankLostError as error:
                     stop.check()
                     if not budget.take():
-                        message = f"learners came apart {budget.span}; the last time {error}"
-                        raise RuntimeError(message) from error
+                        raise RuntimeError(f"learners came apart {budget.span}; the last time {error}") from error
                     _LOGGER.warning("%s; all learners begin again at the last checkpoint", error)
                     num_restarts += 1
     except OSError as error:

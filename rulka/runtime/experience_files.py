@@ -112,5 +112,4 @@ def _read(path: Path) -> Piece:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        message = f"{path.as_posix()} is damaged or missing ({error})"
-        raise DamagedExperienceError(message) from error
+        raise DamagedExperienceError(f"{path.as_posix()} is damaged or missing ({error})") from error

@@ -340,5 +340,4 @@ class Records:
             with write_file(self._path) as file:
                 file.write(content)
         except OSError as error:
-            message = f"cannot write {self._path.as_posix()}: {error.strerror}"
-            raise CheckpointError(message) from error
+            raise CheckpointError(f"cannot write {self._path.as_posix()}: {error.strerror}") from error

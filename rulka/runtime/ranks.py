@@ -415,16 +415,13 @@ class RankProcesses:
         pipe, name = self._pipes[rank - 1], f"learner {rank} of {self._size}"
         if not pipe.poll(limit_s):
             list[Any](self._processes.processes)[rank - 1].kill()
-            message = f"{name} said nothing for {limit_s or START_LIMIT_S:.0f} s"
-            raise _SilentRankError(message)
+            raise _SilentRankError(f"{name} said nothing for {limit_s or START_LIMIT_S:.0f} s")
         try:
             answer = pipe.recv()
         except (EOFError, OSError) as error:
-            message = f"{name} is gone"
-            raise RankLostError(message) from error
+            raise RankLostError(f"{name} is gone") from error
         if isinstance(answer, UserError):  # its last message
-            message = f"{name}: {answer}"
-            raise UserError(message, hint=answer.hint)
+            raise UserError(f"{name}: {answer}", hint=answer.hint)
         return answer
 
     @contextmanager
@@ -455,10 +452,8 @@ class RankProcesses:
         except ProcessException as ended:
             name = f"learner {ended.error_index + 1} of {self._size}"
             if not isinstance(ended, ProcessExitedException):
-                message = f"{name} ended by an error\n{ended.msg.strip()}"
-                raise UserError(message) from ended
-            message = f"{name} {ending_of(ended.exit_code)}"
-            raise RankLostError(message) from ended
+                raise UserError(f"{name} ended by an error\n{ended.msg.strip()}") from ended
+            raise RankLostError(f"{name} {ending_of(ended.exit_code)}") from ended
 
 
 class _SilentRankError(RankLostError):
@@ -543,5 +538,4 @@ def _loopback_only() -> AbstractContextManager[None]:
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.address == "127.0.0.1" for address in addresses):
             return environment(dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), name))
-    message = "this machine has no interface with the address 127.0.0.1, through which learners would meet"
-    raise RankLostError(message)
+    raise RankLostError("this machine has no interface with the address 127.0.0.1, through which learners would meet")

@@ -121,8 +121,7 @@ class RemoteCollector:
         began_s = time.monotonic()
         if version != self._actor.version:
             if checksum(version, content) != crc:
-                message = f"version {version} came wrong: its checksum is another one"
-                raise RuntimeError(message)
+                raise RuntimeError(f"version {version} came wrong: its checksum is another one")
             self._content[:] = content
             self._actor.load(version, self._tensors)
         loading_s = time.monotonic() - began_s
@@ -370,8 +369,7 @@ class RayCollectors(PermittedCollectors):
     def _lose(self, remote: Remote, reason: str) -> None:
         self._end(remote)
         if not remote.budget.take():
-            message = f"{remote.name} was lost {remote.budget.span}; the last time it {reason}"
-            raise WorkerCrashError(message)
+            raise WorkerCrashError(f"{remote.name} was lost {remote.budget.span}; the last time it {reason}")
         _LOGGER.warning("%s %s; starting it again where there is room", remote.name, reason)
         self._launch(remote)
 

@@ -265,8 +265,7 @@ class SharedWeights:
                     return Weights(wanted, self._views)
             time.sleep(RETRY_S)
         which = "whole weights" if version is None else f"whole weights of version {version}"
-        message = f"no {which} could be read within {READ_TIMEOUT_S:.0f} s; newest version: {self.version}"
-        raise RuntimeError(message)
+        raise RuntimeError(f"no {which} could be read within {READ_TIMEOUT_S:.0f} s; newest version: {self.version}")
 
 
 def fill(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
@@ -278,11 +277,9 @@ def fill(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
     for name, view in target.items():
         found = tuple(tensors[name].shape) if name in tensors else None
         if found != tuple(view.shape):
-            message = f"published tensor {name!r} has shape {found}, agreed was {tuple(view.shape)}"
-            raise RuntimeError(message)
+            raise RuntimeError(f"published tensor {name!r} has shape {found}, agreed was {tuple(view.shape)}")
     if len(tensors) != len(target):
-        message = f"published tensors nobody agreed on: {sorted(set(tensors) - set(target))}"
-        raise RuntimeError(message)
+        raise RuntimeError(f"published tensors nobody agreed on: {sorted(set(tensors) - set(target))}")
     for name, view in target.items():
         view.copy_(tensors[name])
 

@@ -47,8 +47,7 @@ class StopSignals:
             StopRequestedError: if so; it ends the stage as Ctrl-C does.
         """
         if self.is_requested:
-            message = "asked to stop"
-            raise StopRequestedError(message)
+            raise StopRequestedError("asked to stop")
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         if self.is_requested and time.monotonic() - self._first_s > IMPATIENCE_S:

@@ -169,8 +169,7 @@ class Supervisor:
         reason = self._reap(worker, is_silent=is_silent)
         if not worker.budget.take():
             name = f"{self._title} {worker.index}"
-            message = f"{name} crashed {worker.budget.span}; the last time it {reason}\n{worker.problem}"
-            raise WorkerCrashError(message)
+            raise WorkerCrashError(f"{name} crashed {worker.budget.span}; the last time it {reason}\n{worker.problem}")
         _LOGGER.warning("%s %d %s; starting it again\n%s", self._title, worker.index, reason, worker.problem)
         self._on_restart(worker.index)
         worker.process, worker.connection = self._launch(worker.index, worker.num_starts)

@@ -18,8 +18,7 @@ Point = Annotated[tuple[NotNegative, Positive], Field(strict=False)]
 def _rising(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
     speeds = [speed for speed, _ in points]
     if speeds != sorted(set(speeds)):
-        message = f"speeds of a curve must rise, got {speeds}"
-        raise ValueError(message)
+        raise ValueError(f"speeds of a curve must rise, got {speeds}")
     return points
 
 

@@ -136,8 +136,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
     def image(self) -> ObservationParams:
         """Image observations; raises ValueError if the races have none."""
         if self.observation is None:
-            message = "nobody looks in these races: they have no image"
-            raise ValueError(message)
+            raise ValueError("nobody looks in these races: they have no image")
         return self.observation
 
     @property
@@ -171,11 +170,9 @@ def read_settings(
     if unknown:
         # Python's own wording: torchrl's `GymEnv` searches for it and retries without that keyword.
         near = did_you_mean(str(unknown[0]), known) or f"; known are {', '.join(sorted(known))}"
-        message = f"unexpected keyword argument {', '.join(map(repr, unknown))}{near}"
-        raise UnknownKeywordError(message)
+        raise UnknownKeywordError(f"unexpected keyword argument {', '.join(map(repr, unknown))}{near}")
     if settings is not None and not isinstance(settings, RaceSettings):
-        message = f"settings is a RaceSettings, got {settings!r:.80}"
-        raise UserError(message)
+        raise UserError(f"settings is a RaceSettings, got {settings!r:.80}")
     given = {name: value for name, value in keywords.items() if value is not None}
     if settings is not None and not given:
         return settings

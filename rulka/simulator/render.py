@@ -65,8 +65,7 @@ class FrameRenderer:
         elif camera.dtype != np.float32 or camera.shape != (CAMERA_SIZE,):
             message = f"a camera of {CAMERA_SIZE} float32 numbers, got {camera.dtype} {camera.shape}"
         if message:
-            message = f"a renderer needs {message}"
-            raise UserError(message)
+            raise UserError(f"a renderer needs {message}")
         self._camera = np.ascontiguousarray(camera)
         # Copies read-only arrays, for which numba would compile the kernel once more.
         self._poses = np.require(poses, requirements=["C", "W"])
@@ -137,5 +136,4 @@ def _is_dense(array: NDArray) -> bool:
 
 def _check_drawn(bad_pose: int) -> None:
     if bad_pose >= 0:
-        message = f"pose {bad_pose} holds a value that is not finite"
-        raise UserError(message)
+        raise UserError(f"pose {bad_pose} holds a value that is not finite")

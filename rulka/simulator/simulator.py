@@ -58,8 +58,7 @@ class Simulator:
     ) -> None:
         """Creates a batch of cars at the start; `variants` are alternative physics for `set_variant`."""
         if num_cars < 1:
-            message = f"a simulator needs at least one car, got {num_cars}"
-            raise SimulatorError(message)
+            raise SimulatorError(f"a simulator needs at least one car, got {num_cars}")
         self.track, self.table, self.num_cars = track, table, num_cars
         self._gate_m = np.ascontiguousarray(track.gate_m, np.float64)
         physics_of = (simulator.physics, *variants)
@@ -122,8 +121,7 @@ class Simulator:
             message = f"cars are placed from 0 to less than {self.track.length_m:g} m along the track, got {got}"
             raise SimulatorError(message)
         if (places[3] < 0).any() or (places[3] > MOST_START_MPS).any():
-            message = f"cars are placed with a forward speed of 0 to {MOST_START_MPS:g} m/s"
-            raise SimulatorError(message)
+            raise SimulatorError(f"cars are placed with a forward speed of 0 to {MOST_START_MPS:g} m/s")
         self._state[cars] = place_on_road(self._world.road, self._world.c[0], self._gate_m, *places)
         self.previous_keys[cars] = self._commands[FORWARD, physics.NUM_CONTROLS :]
         self._update_view(cars)
@@ -141,8 +139,7 @@ class Simulator:
         wide = np.broadcast_to(np.asarray(variant), (self.num_cars,))[which]
         num_known = len(self._world.c)
         if not ((wide >= 0) & (wide < num_known)).all():
-            message = f"variants of the physics are numbers from 0 to {num_known - 1}, got {wide!r:.120}"
-            raise SimulatorError(message)
+            raise SimulatorError(f"variants of the physics are numbers from 0 to {num_known - 1}, got {wide!r:.120}")
         self._state[which, columns.VARIANT] = wide
 
     def step(self, actions: ArrayLike) -> None:
@@ -161,8 +158,7 @@ class Simulator:
         if not is_right or self._drive(self._chosen, self._commands) >= 0:
             shape, last = " x ".join(map(str, decisions.shape)), self.table.num_actions - 1
             plural = "" if decisions.size == 1 else "s"
-            message = f"actions must be {shape} whole number{plural} from 0 to {last}, got {actions!r:.200}"
-            raise SimulatorError(message)
+            raise SimulatorError(f"actions must be {shape} whole number{plural} from 0 to {last}, got {actions!r:.200}")
 
     def step_controls(self, controls: ArrayLike) -> None:
         """Drives every car for one decision with constant analog controls. Not available for action chunks.
@@ -174,14 +170,12 @@ class Simulator:
             SimulatorError: if decisions are chunks, or a control is out of range or NaN; no car moves then.
         """
         if self.table.actions_per_decision > 1:
-            message = "analog controls are held for a whole decision: use a table with one action for each"
-            raise SimulatorError(message)
+            raise SimulatorError("analog controls are held for a whole decision: use a table with one action for each")
         given = _as_array(controls)
         is_right = given.shape == (self.num_cars, physics.NUM_CONTROLS) and given.dtype.kind in "fiu"
         if not is_right or physics.command_cars(np.ascontiguousarray(given, np.float32), self._own_commands) >= 0:
             wanted = f"{self.num_cars} rows of steer in [-1, 1], gas and brake in [0, 1]"
-            message = f"controls must be {wanted}, got {controls!r:.200}"
-            raise SimulatorError(message)
+            raise SimulatorError(f"controls must be {wanted}, got {controls!r:.200}")
         self._drive(self._everyone[:, None], self._own_commands)
 
     def floats(self, out: NDArray[np.float32]) -> None:
@@ -213,8 +207,7 @@ class Simulator:
         cars = self._everyone if which is None else np.flatnonzero(which)
         variant, num_known = saved[cars, columns.VARIANT], len(self._world.c)
         if not ((variant >= 0) & (variant < num_known)).all():  # kernels do not check this index
-            message = f"saved states have physics beyond the {num_known} that this simulator was made with"
-            raise SimulatorError(message)
+            raise SimulatorError(f"saved states have physics beyond the {num_known} that this simulator was made with")
         self.set_states(cars, saved[cars])
 
     def set_states(self, cars: NDArray[np.int64], saved: NDArray[np.float64]) -> None:

@@ -116,8 +116,7 @@ def check_names(folder: Path) -> None:
     """
     for path in folder.rglob("*"):
         if str(path).encode(errors="ignore") != os.fsencode(path):
-            message = f"the name of {utf8_path(path)} is not UTF-8, and DVC takes no other"
-            raise UserError(message, hint="Rename it.")
+            raise UserError(f"the name of {utf8_path(path)} is not UTF-8, and DVC takes no other", hint="Rename it.")
 
 
 def is_cached(out: Path) -> bool:

@@ -100,8 +100,7 @@ def check_file(path: Path, *suffixes: str) -> Path:
         message = f"{path} is a device or a pipe, and a file is to be written"
         raise UserError(message, hint="Name a file: it takes the place of what is there.")
     if suffixes and not path.name.lower().endswith(suffixes):
-        message = f"{path} must end in {' or '.join(suffixes)}"
-        raise UserError(message, hint="The ending says what is written.")
+        raise UserError(f"{path} must end in {' or '.join(suffixes)}", hint="The ending says what is written.")
     _check_parent(path)
     return path
 
@@ -115,8 +114,7 @@ def check_folder(path: Path) -> Path:
     if path.is_dir():
         _check_writable(path)
     elif path.exists():
-        message = f"{path} is a file, and a folder is to be written into"
-        raise UserError(message, hint="Name a folder.")
+        raise UserError(f"{path} is a file, and a folder is to be written into", hint="Name a folder.")
     else:
         _check_parent(path)
     return path
@@ -130,8 +128,7 @@ def _raise_if_about_another(error: OSError, place: Path) -> None:
 
 def _check_absent(path: Path, may_replace: bool) -> None:
     if path.exists() and not may_replace:
-        message = f"{path} exists"
-        raise UserError(message, hint="Name another file, nothing is overwritten.")
+        raise UserError(f"{path} exists", hint="Name another file, nothing is overwritten.")
 
 
 def _check_parent(path: Path) -> None:
@@ -144,5 +141,4 @@ def _check_parent(path: Path) -> None:
 
 def _check_writable(folder: Path) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
-        message = f"{folder} is not writable"
-        raise UserError(message, hint="Allow writing to it, or name another place.")
+        raise UserError(f"{folder} is not writable", hint="Allow writing to it, or name another place.")

@@ -142,8 +142,7 @@ class Plan:
         """
         known = {cell.name: cell for cell in self.cells}
         if unknown := [name for name in names if name not in known]:
-            message = f"{self.name} has no cell {', '.join(unknown)}"
-            raise UserError(message, hint=f"Its cells are {', '.join(known)}.")
+            raise UserError(f"{self.name} has no cell {', '.join(unknown)}", hint=f"Its cells are {', '.join(known)}.")
         return Plan(self.name, self.file, tuple(known[name] for name in names))
 
 
@@ -182,8 +181,7 @@ def read_study(path: Path, kind: type[StudyFileT], what: str) -> StudyFileT:
     try:
         return kind.model_validate(sections)
     except ValidationError as error:
-        message = f"{path} is no {what}: " + "; ".join(problems_of(error, kind))
-        raise UserError(message) from error
+        raise UserError(f"{path} is no {what}: " + "; ".join(problems_of(error, kind))) from error
 
 
 def base_sections(file: StudyFile, path: Path, own: Mapping[str, Any]) -> dict[str, Any]:

@@ -139,8 +139,7 @@ def _number(metrics: Any, name: str, whose: str) -> float:
             raise UserError(message, hint="A dot stands before each key inside another.")
         value = value[key]
     if not isinstance(value, (int, float)):
-        message = f"measures: {name} of the {whose} is no number"
-        raise UserError(message, hint="Name one of the numbers inside it.")
+        raise UserError(f"measures: {name} of the {whose} is no number", hint="Name one of the numbers inside it.")
     return float(value)
 
 

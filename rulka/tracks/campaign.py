@@ -74,8 +74,7 @@ def campaign_track(slug: str) -> Track:
     """
     entry = next((entry for entry in CAMPAIGN if entry.slug == slug), None)
     if entry is None:
-        message = f"the campaign has no track {slug!r}; it has {', '.join(entry.slug for entry in CAMPAIGN)}"
-        raise UserError(message)
+        raise UserError(f"the campaign has no track {slug!r}; it has {', '.join(entry.slug for entry in CAMPAIGN)}")
     shape = entry.seed, entry.length_m, entry.width_m, entry.max_slope, entry.gate_spacing_m
     source = f"campaign, made from seed {entry.seed}"
     track = replace(generate_track(*shape, entry.style), uid=UID_PREFIX + slug, name=entry.name, source=source)

@@ -130,8 +130,7 @@ def difficulty_named(name: str, seed: int) -> Difficulty:
     if name == VARIED:
         return varied_difficulty(seed)
     if name not in DIFFICULTIES:
-        message = f"there is no difficulty {name!r}; there are {', '.join([*DIFFICULTIES, VARIED])}"
-        raise UserError(message)
+        raise UserError(f"there is no difficulty {name!r}; there are {', '.join([*DIFFICULTIES, VARIED])}")
     return DIFFICULTIES[name]
 
 

@@ -99,8 +99,7 @@ def generate_track(
         if problem_in_space(centre, width, bank) is None:
             break
     else:
-        message = f"no track of seed {seed} and {length_m:.0f} m keeps clear of itself; take another seed"
-        raise TrackError(message)
+        raise TrackError(f"no track of seed {seed} and {length_m:.0f} m keeps clear of itself; take another seed")
     finish_m = (zones - 1) * ZONE_SPACING_M
     num_gates = max(1, round(finish_m / gate_spacing_m))
     gate_m = np.linspace(0.0, finish_m, num_gates + 1)[1:]

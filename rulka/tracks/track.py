@@ -79,8 +79,7 @@ class Track:
     def __post_init__(self) -> None:
         problem = next(_problems(self), None)
         if problem is not None:
-            message = f"track {self.name!r}: {problem}"
-            raise TrackError(message)
+            raise TrackError(f"track {self.name!r}: {problem}")
 
     @property
     def num_zones(self) -> int:
@@ -131,21 +130,18 @@ def load_track(path: Path) -> Track:
         with np.load(path, allow_pickle=False) as stored:
             fields = {name: stored[name] for name in stored.files}
     except OSError as error:
-        message = f"{path} is not a readable track file: {error.strerror or error}"
-        raise TrackError(message) from error
+        raise TrackError(f"{path} is not a readable track file: {error.strerror or error}") from error
     except _NO_TRACK_FILE as error:
         message = f"{path} is not a readable track file: another kind of file, or damaged"
         hint = "Tracks are the .npz files of data/races/tracks, made of recordings; `rulka track list` shows others."
         raise TrackError(message, hint=hint) from error
     schema = int(fields.pop("schema", -1))
     if schema != SCHEMA_VERSION:
-        message = f"{path} has track schema {schema}, this version reads {SCHEMA_VERSION}; make the track again"
-        raise TrackError(message)
+        raise TrackError(f"{path} has track schema {schema}, this version reads {SCHEMA_VERSION}; make the track again")
     medals_ms = tuple(fields.pop("medals_ms", np.empty(0, np.int64)).ravel().tolist())  # missing in older files
     missing = set(Track.__dataclass_fields__) - {"medals_ms"} ^ set(fields)
     if missing:
-        message = f"{path} does not hold the fields of a track: {sorted(missing)}"
-        raise TrackError(message)
+        raise TrackError(f"{path} does not hold the fields of a track: {sorted(missing)}")
     texts = {name: str(fields.pop(name)) for name in ("uid", "name", "source")}
     return Track(**texts, **fields, medals_ms=medals_ms)
 

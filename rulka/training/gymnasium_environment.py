@@ -198,8 +198,7 @@ def load_environment_agent(folder: Path) -> Artifact:
     except ArtifactError as error:
         raise UserError(str(error), hint=hint) from error
     if isinstance(agent.actions, ActionTable):
-        message = f"{folder.as_posix()} holds an agent that races"
-        raise UserError(message, hint="`rulka evaluate` lets it race.")
+        raise UserError(f"{folder.as_posix()} holds an agent that races", hint="`rulka evaluate` lets it race.")
     return agent
 
 

@@ -49,11 +49,9 @@ class PairRow(Section):
     @model_validator(mode="after")
     def _check(self) -> PairRow:
         if self.chosen == self.rejected:
-            message = f"chosen and rejected are the same race, {self.chosen}"
-            raise ValueError(message)
+            raise ValueError(f"chosen and rejected are the same race, {self.chosen}")
         if self.to_m is not None and self.to_m <= self.from_m:
-            message = f"the stretch ends at {self.to_m:g} m, where it has not begun: from_m is {self.from_m:g}"
-            raise ValueError(message)
+            raise ValueError(f"the stretch ends at {self.to_m:g} m, where it has not begun: from_m is {self.from_m:g}")
         return self
 
 
@@ -86,15 +84,13 @@ class _Captured:
         race_id, along_m = self.entry.race_id, self.along_m
         first = int(np.argmax(along_m >= from_m)) if (along_m >= from_m).any() else -1
         if first < 0:
-            message = f"race {race_id} gets to {along_m.max():.1f} m and never to {from_m:g} m"
-            raise PreferenceError(message)
+            raise PreferenceError(f"race {race_id} gets to {along_m.max():.1f} m and never to {from_m:g} m")
         if along_m[first] > from_m + ENTRY_M:
             message = f"race {race_id} is first seen at {along_m[first]:.1f} m: it did not drive on from {from_m:g} m"
             raise PreferenceError(message)
         end, end_ms = self._end(first, to_m)
         if to_m is not None and end == first:
-            message = f"race {race_id} makes no decision between {from_m:g} m and {to_m:g} m"
-            raise PreferenceError(message)
+            raise PreferenceError(f"race {race_id} makes no decision between {from_m:g} m and {to_m:g} m")
         seconds = (end_ms - self._crossing_ms(first, from_m)) / 1000.0
         start = self.entry.start
         return _Stretch(race_id, self.entry.split, start + first, start + end, seconds)
@@ -111,8 +107,7 @@ class _Captured:
             return end, self._crossing_ms(end, to_m)
         if self.race_time_ms is not None and to_m <= self.length_m:
             return num_frames, last_ms
-        message = f"race {self.entry.race_id} gets to {self.along_m.max():.1f} m and never to {to_m:g} m"
-        raise PreferenceError(message)
+        raise PreferenceError(f"race {self.entry.race_id} gets to {self.along_m.max():.1f} m and never to {to_m:g} m")
 
     def _crossing_ms(self, frame: int, at_m: float) -> float:
         """Returns the time at which the race passed `at_m`, interpolated between `frame` and the one before."""
@@ -205,8 +200,7 @@ def pairs_file(source: FilePairsParams) -> Path:
     """
     path = Path(source.path)
     if not path.is_file():
-        message = f"there is no file of pairs {path.as_posix()}"
-        raise PreferenceError(message, hint="dpo.pairs.path names it.")
+        raise PreferenceError(f"there is no file of pairs {path.as_posix()}", hint="dpo.pairs.path names it.")
     return path
 
 
@@ -230,16 +224,13 @@ def pairs_of_file(path: Path, captured: CapturedRaces) -> PreferencePairs:
             chosen, rejected = _read_pair(line, captured)
             for earlier, what in (((chosen, rejected), "the same pair"), ((rejected, chosen), "the other way round")):
                 if earlier in seen:
-                    message = f"line {seen[earlier]} has {what}"
-                    raise PreferenceError(message)
+                    raise PreferenceError(f"line {seen[earlier]} has {what}")
         except PreferenceError as error:
-            message = f"{path.as_posix()}, line {number}: {error}"
-            raise PreferenceError(message, hint=error.hint) from error
+            raise PreferenceError(f"{path.as_posix()}, line {number}: {error}", hint=error.hint) from error
         seen[chosen, rejected] = number
         pairs.append((chosen, rejected))
     if not pairs:
-        message = f"{path.as_posix()} names no pair"
-        raise PreferenceError(message)
+        raise PreferenceError(f"{path.as_posix()} names no pair")
     return captured.pairs(pairs)
 
 
@@ -247,8 +238,7 @@ def _read_pair(line: str, captured: CapturedRaces) -> tuple[_Stretch, _Stretch]:
     try:
         row = PairRow.model_validate(json.loads(line))
     except json.JSONDecodeError as error:
-        message = f"is no JSON: {error}"
-        raise PreferenceError(message) from error
+        raise PreferenceError(f"is no JSON: {error}") from error
     except ValidationError as error:
         raise PreferenceError("; ".join(problems_of(error, PairRow))) from error
     chosen, rejected = captured.of(row.chosen), captured.of(row.rejected)

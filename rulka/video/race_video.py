@@ -174,6 +174,5 @@ def write_mp4(
             num_frames += 1
             on_frame()
         if num_frames == 0:
-            message = "a video needs at least one frame"
-            raise UserError(message)
+            raise UserError("a video needs at least one frame")
         file.mux(stream.encode(None))

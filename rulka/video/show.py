@@ -106,5 +106,4 @@ def check_screen() -> None:
         raise UserError(message, hint=f"Install it with `pip install 'rulka[window]'`. {hint}")
     has_x = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
     if sys.platform == "linux" and not has_x:
-        message = "there is no screen: neither DISPLAY nor WAYLAND_DISPLAY is set"
-        raise UserError(message, hint=hint)
+        raise UserError("there is no screen: neither DISPLAY nor WAYLAND_DISPLAY is set", hint=hint)

@@ -72,8 +72,7 @@ def sort_sources(sources: Sequence[Path]) -> Sources:
         UserError: if there is no source, or one is of no known kind.
     """
     if not sources:
-        message = "nothing is named to watch"
-        raise UserError(message, hint=SOURCES)
+        raise UserError("nothing is named to watch", hint=SOURCES)
     found = Sources(sources[0], [], [], [], [])
     for source in sources:
         inside = find_recordings(source) if source.is_dir() else []
@@ -88,8 +87,7 @@ def sort_sources(sources: Sequence[Path]) -> Sources:
         elif inside or source.is_file():
             found.recordings.extend(inside or [source])
         else:
-            message = f"{source} is nothing to watch"
-            raise UserError(message, hint=SOURCES)
+            raise UserError(f"{source} is nothing to watch", hint=SOURCES)
     return found
 
 

@@ -272,8 +272,7 @@ class DpoLearner(PolicyLearner[DpoParams, WaitingRaces | PassedDecisions]):
         source = self._params.pairs
         assert not isinstance(source, OnlinePairsParams)
         if self._given is None:
-            message = f"dpo.pairs.kind {source.kind} learns from pairs that are given, and none were"
-            raise AgentError(message)
+            raise AgentError(f"dpo.pairs.kind {source.kind} learns from pairs that are given, and none were")
         order = torch.randperm(len(self._given.pairs), generator=self._generators.device, device=self._device)
         return self._with_reference(upload(self._given.of(order[: source.pairs_per_update].cpu()), self._device))
 

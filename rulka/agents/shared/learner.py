@@ -108,8 +108,7 @@ class Learner(ABC, Generic[ParamsT, NetworkT]):
         Raises:
             AgentError: if the algorithm cannot use them.
         """
-        message = f"{self._spec.algorithm} cannot learn from {len(pairs.pairs)} pairs of races"
-        raise AgentError(message)
+        raise AgentError(f"{self._spec.algorithm} cannot learn from {len(pairs.pairs)} pairs of races")
 
     def join(self, ranks: Ranks) -> None:
         """Joins other ranks, with a seed of its own; call it before inserting experience."""

@@ -75,8 +75,7 @@ class AgentSpec(Generic[ParamsT]):
         """
         if isinstance(self.actions, Choices):
             return self.actions
-        message = f"{self.algorithm} compares all actions, and cannot decide for numbers within intervals"
-        raise AgentError(message)
+        raise AgentError(f"{self.algorithm} compares all actions, and cannot decide for numbers within intervals")
 
     def fresh_network(self, build: BuildNetwork[NetworkT], seed: int) -> NetworkT:
         """Returns a network initialised from a seed; torch's global generator does not change."""

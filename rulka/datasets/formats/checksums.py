@@ -80,11 +80,9 @@ def read_sealed(path: Path, kind: str, version: int, form: type[ValueT], *, hint
     found = content.get("schema_version", 0)
     if found != version:
         age = "newer" if isinstance(found, int) and found > version else "older"
-        message = f"{folder} has {kind} schema {found}, {age} than the {version} that is read here"
-        raise UserError(message, hint=hint)
+        raise UserError(f"{folder} has {kind} schema {found}, {age} than the {version} that is read here", hint=hint)
     if content.get(SEAL) != _seal(content):
-        message = f"{path.as_posix()} is damaged or was changed: its SHA-256 is not the {SEAL} in it"
-        raise UserError(message, hint=hint)
+        raise UserError(f"{path.as_posix()} is damaged or was changed: its SHA-256 is not the {SEAL} in it", hint=hint)
     found = {name: value for name, value in content.items() if name not in ("schema_version", SEAL)}
     return checked(found, form, path.as_posix(), hint=hint)
 

@@ -206,8 +206,7 @@ class FrameWriter:
         for split in self._pending:
             self._flush(split)
         if not any(race.split == "train" and race.map_uid == self._main_track for race in self._races):
-            message = f"no frame to learn from was captured on the main track {self._main_track}"
-            raise UserError(message)
+            raise UserError(f"no frame to learn from was captured on the main track {self._main_track}")
         shards: dict[str, list[str]] = {split: list(names) for split, names in self._shards.items()}
         statistics = _statistics(self._folder, shards, self._races)
         files = [f"{shard}/{name}.npy" for names in shards.values() for shard in names for name in _DTYPES]
@@ -261,8 +260,7 @@ class FrameDataset:
         self._arguments = folder, split, frames, places
         self.index = read_index(folder)
         if split not in self.index.shards:
-            message = f"there is no split {split!r}: {folder.as_posix()} has {', '.join(self.index.shards)}"
-            raise UserError(message)
+            raise UserError(f"there is no split {split!r}: {folder.as_posix()} has {', '.join(self.index.shards)}")
         self.split, self.races = split, [race for race in self.index.races if race.split == split]
         shards = self.index.shards[split]
         files = (f"{shard}/{name}.npy" for shard in shards for name in _DTYPES)
@@ -419,13 +417,11 @@ def _check_values(race: CapturedRace, actions: ActionTable) -> None:
     }
     for name, is_right in is_possible.items():
         if len(is_right) != num_frames:
-            message = f"race {race.race_id} has {num_frames} images and {len(is_right)} rows of {name}"
-            raise UserError(message)
+            raise UserError(f"race {race.race_id} has {num_frames} images and {len(is_right)} rows of {name}")
         if not is_right.all():
             frame = int(np.argmin(is_right))
             value = getattr(race, name)[frame]
-            message = f"race {race.race_id}: {name} of frame {frame} holds what cannot be: {value!s:.200}"
-            raise UserError(message)
+            raise UserError(f"race {race.race_id}: {name} of frame {frame} holds what cannot be: {value!s:.200}")
 
 
 def check_contract(index: FrameIndex, observation: ObservationContract, actions: ActionTable) -> None:
@@ -447,8 +443,7 @@ def _open(shards: Sequence[Path], name: str) -> ShardedArray:
     try:
         return ShardedArray([np.load(shard / f"{name}.npy", mmap_mode="r", allow_pickle=False) for shard in shards])
     except (OSError, ValueError) as error:
-        message = f"a shard of the frames cannot be read: {error}"
-        raise UserError(message, hint=HINT) from error
+        raise UserError(f"a shard of the frames cannot be read: {error}", hint=HINT) from error
 
 
 def _statistics(folder: Path, shards: Mapping[str, list[str]], races: Sequence[FrameRace]) -> dict[str, Any]:

@@ -110,8 +110,7 @@ class Race:
     def __post_init__(self) -> None:
         shapes = (self.controls.shape[1:], self.state.shape[1:], self.state_time_ms.shape)
         if shapes != ((3,), (NUM_CAR_FIELDS,), (len(self.state),)):
-            message = f"race {self.race_id}: controls, states and their times do not fit: shapes {shapes}"
-            raise UserError(message)
+            raise UserError(f"race {self.race_id}: controls, states and their times do not fit: shapes {shapes}")
 
     def __repr__(self) -> str:
         return f"Race({self.race_id!r}, {self.duration_ms / 1000} s)"
@@ -185,8 +184,7 @@ def write_races(folder: Path, dataset: RaceDataset) -> None:
     """
     races = sorted(dataset.races, key=lambda race: race.race_id)
     if len({race.race_id for race in races}) != len(races):
-        message = "two races have the same race_id"
-        raise UserError(message)
+        raise UserError("two races have the same race_id")
     paths = {uid: track_path(folder, uid) for uid in dataset.tracks}
     if len(set(paths.values())) != 1 + len(dataset.other_tracks):
         message = f"tracks of two maps have the same UID, but for characters that no file name may have: {list(paths)}"
@@ -194,8 +192,7 @@ def write_races(folder: Path, dataset: RaceDataset) -> None:
     for race in races:
         _check_finite(race)
         if race.map_uid not in paths:
-            message = f"race {race.race_id} was driven on {race.map_uid!r}, of which there is no track"
-            raise UserError(message)
+            raise UserError(f"race {race.race_id} was driven on {race.map_uid!r}, of which there is no track")
     pq.write_table(_race_table(races), folder / "races.parquet")
     tick_ms = [np.arange(race.num_ticks, dtype=np.int64) * TICK_MS for race in races]
     ticks = _long_table(races, tick_ms, [race.controls for race in races], CONTROL_COLUMNS)
@@ -267,8 +264,7 @@ def _check_finite(race: Race) -> None:
         is_finite = np.isfinite(values).all(axis=1)
         if not is_finite.all():
             source = f" ({race.file})" if race.file else ""
-            message = f"race {race.race_id}{source}: row {int(np.argmin(is_finite))} of its {name} is not finite"
-            raise UserError(message)
+            raise UserError(f"race {race.race_id}{source}: row {int(np.argmin(is_finite))} of its {name} is not finite")
 
 
 def load_races(folder: Path) -> RaceDataset:
@@ -342,8 +338,7 @@ def _quarantine(folder: Path, meta: Mapping[str, Any]) -> tuple[QuarantinedFile,
 def _race(row: dict[str, Any], ticks: _ByRace, states: _ByRace) -> Race:
     race_id, num_ticks = row["race_id"], row.pop("num_ticks")
     if race_id not in states or len(ticks.get(race_id, ((), ()))[1]) != num_ticks:
-        message = f"race {race_id} has no states, or not the {num_ticks} ticks it should have"
-        raise UserError(message, hint=HINT)
+        raise UserError(f"race {race_id} has no states, or not the {num_ticks} ticks it should have", hint=HINT)
     row["checkpoint_times_ms"] = tuple(row["checkpoint_times_ms"])
     state_time_ms, state = states[race_id]
     return Race(**row, controls=ticks[race_id][1], state_time_ms=state_time_ms, state=state)
@@ -388,5 +383,4 @@ def _table(folder: Path, meta: Mapping[str, Any], name: str, **chosen: Any) -> p
         # `read_table` imports pandas, which would delay the first page that shows races.
         return pq.read_table(path, **chosen) if chosen else pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:
-        message = f"{path.as_posix()} cannot be read: {error}"
-        raise UserError(message, hint=HINT) from error
+        raise UserError(f"{path.as_posix()} cannot be read: {error}", hint=HINT) from error

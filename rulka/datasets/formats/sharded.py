@@ -40,8 +40,7 @@ class ShardedArray:
         """
         numbers = np.arange(len(self))[rows] if isinstance(rows, slice) else np.asarray(rows)
         if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(self)):
-            message = f"row numbers must be from 0 to {len(self) - 1}"
-            raise IndexError(message)
+            raise IndexError(f"row numbers must be from 0 to {len(self) - 1}")
         if not self._shards:
             return np.zeros(0)
         out = np.empty((len(numbers), *self._shards[0].shape[1:]), self._shards[0].dtype)
