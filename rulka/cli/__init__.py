@@ -42,33 +42,6 @@ COMMANDS = {
     if getattr(function, "__module__", "") == module.__name__ and isfunction(function) and not name.startswith("_")
 }
 """Every public function of these modules, by command name (without the `_` that avoids a Python keyword or builtin)."""
-REMOVED_COMMANDS = {
-    "agent": "they are `rulka agents export` and `rulka agents import`",
-    "agents": "it is `rulka agents list`",
-    "compare": "it is `rulka agents compare`",
-    "promote": "it is `rulka agents promote`",
-    "inspect": "it is `rulka recordings inspect`",
-    "quarantine": "it is `rulka recordings quarantine`",
-    "fetch": "it is `rulka recordings fetch`",
-    "export": "it is `rulka recordings export`",
-    "reference": "it is `rulka track reference`",
-    "serve-game": "it is `rulka game serve`",
-    "game-check": "it is `rulka game check`",
-    "train-env": "it is `rulka env train`",
-    "evaluate-env": "it is `rulka env evaluate`",
-    "run": "`dvc repro` runs stages, and `prefect deployment run rulka/full-pipeline` does in the worker of `rulka up`",
-    "down": "Ctrl-C, or `systemctl --user stop rulka`, ends `rulka up`",
-    "status": "`prefect flow-run ls` lists runs, `dvc status` says what has changed",
-    "cluster": "`ray start`, `ray status` and `ray stop` make, show and end a cluster",
-    "bench": "`python -m benchmarks.agents` and the like run a benchmark",
-    "recordings add": "`dvc add data/recordings` puts recordings under DVC",
-    "remote": "`dvc remote add` sets a remote, which `dvc push` and `dvc pull` use",
-    "push": "`dvc push` sends data to the remote",
-    "pull": "`dvc pull` brings data from the remote",
-    "reproduce": "`git worktree add FOLDER REV`, and `dvc checkout` there, bring an old agent back",
-    "gc": "`dvc gc --all-commits --dry` names what no commit needs",
-}
-"""Removed commands, and their replacements."""
 
 
 def main() -> None:
@@ -114,14 +87,11 @@ def _check_command(arguments: list[str]) -> None:
     name = " ".join(words[:depth])
     if not name or name in COMMANDS or (depth == 2 and {"-h", "--help"} & set(arguments)):
         return
-    if name in REMOVED_COMMANDS:
-        error = UserError(f"there is no command {name!r} any more: {REMOVED_COMMANDS[name]}")
-    else:
-        split = [each.split() for each in COMMANDS]
-        known = dict.fromkeys(" ".join(each[:depth]) for each in split if each[: depth - 1] == words[: depth - 1])
-        near = get_close_matches(name, known, n=1)
-        message = f"there is no command {name!r}{f'; did you mean {near[0]!r}?' if near else ''}"
-        error = UserError(message, hint=f"The commands are {', '.join(known)}; `--help` of each says more.")
+    split = [each.split() for each in COMMANDS]
+    known = dict.fromkeys(" ".join(each[:depth]) for each in split if each[: depth - 1] == words[: depth - 1])
+    near = get_close_matches(name, [*known, *COMMANDS], n=1)
+    message = f"there is no command {name!r}{f'; did you mean {near[0]!r}?' if near else ''}"
+    error = UserError(message, hint=f"The commands are {', '.join(known)}; `--help` of each says more.")
     tell(f"error: {error.for_people()}")
     sys.exit(EXIT_USAGE)
 

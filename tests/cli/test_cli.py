@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rulka import cli
-from rulka.cli import COMMANDS, NOUNS, REMOVED_COMMANDS
+from rulka.cli import COMMANDS, NOUNS
 from rulka.datasets.formats.races import QuarantinedFile, RaceDataset, write_races
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.reader import read_recording
@@ -67,10 +67,8 @@ def test_an_unknown_command_is_called_so(capsys: pytest.CaptureFixture[str]) -> 
         said = capsys.readouterr().err
         assert "; did you mean 'track " in said
         assert "\n  The commands are track list, track show, track reference; " in said
-    for name, instead in REMOVED_COMMANDS.items():
-        assert call(f"{name} --json") == 2
-        said = capsys.readouterr().err
-        assert said == f"error: there is no command {name!r} any more: {instead}\n"
+    assert call("compare --json") == 2
+    assert "'compare'; did you mean 'agents compare'?\n" in capsys.readouterr().err
     assert call("") == 2
     assert "subcommand" in capsys.readouterr().err
 
