@@ -166,7 +166,7 @@ def test_who_is_killed_while_reading_leaves_no_half_message_to_the_next(tmp_path
     """Pipes of central inference outlive the processes at their ends, and a message is read in two steps."""
     spec = fake_run(tmp_path, num_collectors=1, inference="central")
     weights = SharedWeights(layout_of(FakeNetwork().state_dict()))
-    inference = CentralInference(spec, weights, 0, PATIENCE_S)
+    inference = CentralInference(spec, weights, 0)
     try:
         ((collector, worker),) = inference._pipes
         for writer, reader, forget in (
