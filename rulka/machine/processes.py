@@ -81,11 +81,10 @@ def ending_of(code: int) -> str:
         UserError: if `check_is_guarded` ended it: a restart would end the same way.
     """
     if code == WITHOUT_GUARD:
-        message = (
+        raise UserError(
             "the script trains whenever it is imported, and each process of its training imports it:"
             ' put what it does below `if __name__ == "__main__":`'
         )
-        raise UserError(message)
     return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 

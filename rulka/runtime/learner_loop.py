@@ -331,11 +331,10 @@ class LearnerLoop:
             return
         if all(progress.num_allowed_env_steps <= progress.num_env_steps for progress in self._progress_by_rank):
             allowed = sum(progress.num_allowed_env_steps for progress in self._progress_by_rank)
-            message = (
+            raise RuntimeError(
                 f"the learner waits for experience, but allows {allowed} environment steps, "
                 f"and {self.state.env_steps} were taken"
             )
-            raise RuntimeError(message)
 
     def _tick(self, bar: Progress, num_taken: int) -> None:
         """Advances the clock and runs what is due."""

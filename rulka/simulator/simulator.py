@@ -199,11 +199,10 @@ class Simulator:
         """
         width = self._state.shape[1]
         if saved.shape != (self.num_cars, width + self.previous_keys[0].size):
-            message = (
+            raise SimulatorError(
                 f"saved states of shape {saved.shape} do not fit {self.num_cars} cars on {self.track.name!r} with "
                 f"decisions of {self.table.actions_per_decision} actions"
             )
-            raise SimulatorError(message)
         cars = self._everyone if which is None else np.flatnonzero(which)
         variant, num_known = saved[cars, columns.VARIANT], len(self._world.c)
         if not ((variant >= 0) & (variant < num_known)).all():  # kernels do not check this index

@@ -214,10 +214,9 @@ class DpoLearner(PolicyLearner[DpoParams, WaitingRaces | PassedDecisions]):
             AgentError: if `dpo.pairs.kind` is online.
         """
         if isinstance(self._params.pairs, OnlinePairsParams):
-            message = (
+            raise AgentError(
                 f"{len(pairs.pairs)} pairs are given, and dpo.pairs.kind online makes them of the agent's own races"
             )
-            raise AgentError(message)
         image, floats, action, num_decisions, places = (torch.from_numpy(column) for column in pairs)
         self._given = Pairs(image, floats, action, num_decisions, places, torch.empty(0))
 
