@@ -92,7 +92,9 @@ def evaluate(params: Params, *, inputs: Inputs, out_dir: Path) -> None:
     require(inputs.races, "races")
     dataset = load_races(inputs.races)
     demonstrations = dataset.on_main_track()
-    races = EvaluationRaces.of(dataset.main_track, params)
+    settings = RaceSettings.for_evaluation(params.observation, params.actions, params.simulator, evaluate, race_end)
+    seeds = range(evaluate.seed, evaluate.seed + evaluate.num_races)
+    races = EvaluationRaces(dataset.main_track, settings, seeds)
     further = [track for track in chosen_tracks(evaluate.tracks, races.track) if track.uid != races.track.uid]
     entries = drivers(inputs.agent, inputs.policy, evaluate.guests, races, use_device())
     evaluation = race_all(
