@@ -29,7 +29,7 @@ class Moment(NamedTuple):
     """Training progress of a run.
 
     Attributes:
-        env_steps: total decisions of all collectors.
+        env_steps: decisions of all collectors; those permitted so far in actors, those inserted so far in learners.
         share: used share of the budget, 0 to 1; the largest share if there are several limits.
     """
 

@@ -99,7 +99,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         self._choose_stored_observations()
         learning_rate = params.learning_rate.at(self.moment)
         self._rates.apply(self._optimizer, learning_rate, self.moment)
-        self._set_limits()
+        self._set_guide_floor()
         means = MetricMeans()
         for _ in range(params.gradient_steps_per_update):
             self._gradient_step(self.sample(), means)
@@ -251,7 +251,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         with torch.no_grad():
             return torch.cat([self.network.guide.log_probs(*upload(part, self._device)) for part in parts])
 
-    def _set_limits(self) -> None:
+    def _set_guide_floor(self) -> None:
         """Writes the current `guide_floor` into both networks, once an update; it is a buffer of the weights."""
         for network in (self.network, self.target):
             if network.guide is not None:
@@ -304,7 +304,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         """Loads initial weights into the online and the target network."""
         self.target.load_state_dict(dict(tensors))
         self.network.load_state_dict(dict(tensors))
-        self._set_limits()
+        self._set_guide_floor()  # first: the average below copies it
         self._average.begin()
 
     def state_dict(self) -> dict[str, Any]:

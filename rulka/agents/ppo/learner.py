@@ -1,7 +1,7 @@
 """Proximal policy optimisation (PPO), Schulman et al. 2017, arXiv:1707.06347; begin with `PpoLearner._learn`.
 
-An update, from `PolicyLearner.update`: `_learn` evaluates the waiting blocks (`_evaluate`, GAE); `_fit_policy` runs one
-`_gradient_step` per minibatch and epoch through `_run_epochs`.
+An update, from `PolicyLearner.update`: `_learn`, then `_fit_policy`, which evaluates the waiting blocks, adds
+advantages (`_with_advantages`, GAE) and runs one `_gradient_step` per minibatch and epoch (`_run_epochs`).
 
 Deviations from the paper and the peer:
 - Advantages and returns use the values of the network at the start of an update, so stale collectors do not mix values
@@ -36,7 +36,8 @@ class PpoLearner(CriticLearner[PpoParams]):
 
     def _learn(self, segment: Segment, means: MetricMeans) -> dict[str, float]:
         if self._is_warming_up():
-            rollout = self._evaluate(segment, self._solve_value(segment, self._params.gae_lambda.at(self.moment)))
+            decided = self._solve_value(segment, self._params.gae_lambda.at(self.moment))  # changes the value head
+            rollout = self._with_advantages(segment, decided)  # for metrics alone
             return self._facts(rollout, len(rollout.action))
         return self._facts(*self._fit_policy(segment, means))
 
@@ -51,7 +52,7 @@ class PpoLearner(CriticLearner[PpoParams]):
         encoded = self._encode(segment.image, segment.floats)
         with torch.no_grad(), autocast(self.precision, self._device):
             decided = network.decide(encoded.flatten(0, 1), segment.floats.flatten(0, 1))
-        rollout = self._evaluate(segment, decided)
+        rollout = self._with_advantages(segment, decided)
         standard = rollout._replace(advantage=standardised(rollout.advantage, self._ranks))
         if self._params.initial_kl_weight.at(self.moment) > 0.0:
             standard = standard._replace(initial_outputs=self._initial_outputs(rollout.image, rollout.floats))
@@ -64,7 +65,7 @@ class PpoLearner(CriticLearner[PpoParams]):
         )
         return rollout, num_samples
 
-    def _evaluate(self, segment: Segment, decided: PolicyAndValue) -> Rollout:
+    def _with_advantages(self, segment: Segment, decided: PolicyAndValue) -> Rollout:
         """Estimates advantages; `decided` has rows [(T + 1) N] for all observations of the segment."""
         cars = (-1, segment.is_reset.shape[1])
         by_car = PolicyAndValue(*(column.unflatten(0, cars) for column in decided))
