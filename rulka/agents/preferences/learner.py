@@ -27,8 +27,8 @@ from models.actor_critic import PolicyAndValue
 from rulka.agents.preferences.params import DpoParams, GrpoParams, OnlinePairsParams
 from rulka.agents.shared.diagnostics import MetricMeans
 from rulka.agents.shared.policy_gradient import PolicyLearner, Rollout, clipped_policy_loss
-from rulka.agents.shared.race_queue import WaitingRaces
-from rulka.agents.shared.rollout_queue import WaitingBlocks
+from rulka.agents.shared.race_queue import QueuedRaces
+from rulka.agents.shared.rollout_queue import QueuedBlocks
 from rulka.agents.shared.spec import AgentError
 from rulka.buffers.experience import ExperienceBlock, PreferencePairs, StoredExperience
 from rulka.machine.device import upload
@@ -37,16 +37,16 @@ from rulka.machine.precision import autocast
 # GRPO -----------------------------------------------------------------------------------------------------------------
 
 
-class GrpoLearner(PolicyLearner[GrpoParams, WaitingRaces]):
+class GrpoLearner(PolicyLearner[GrpoParams, QueuedRaces]):
     """On-policy learner: gathers groups of races, learns from them for some epochs, and drops them."""
 
-    def _make_waiting(self) -> WaitingRaces:
-        return WaitingRaces(self._params.races_per_start, self._device)
+    def _make_queue(self) -> QueuedRaces:
+        return QueuedRaces(self._params.races_per_start, self._device)
 
-    def _learn_from_waiting(self, means: MetricMeans) -> dict[str, float]:
-        params, waiting, network = self._params, self._waiting, self.network
-        returns = waiting.returns(params.gamma.at(self.moment), params.cut_worth)
-        races = waiting.rows([race for group in waiting.groups() for race in group])
+    def _learn_from_queue(self, means: MetricMeans) -> dict[str, float]:
+        params, queue, network = self._params, self._queue, self.network
+        returns = queue.returns(params.gamma.at(self.moment), params.cut_worth)
+        races = queue.rows([race for group in queue.groups() for race in group])
         by_race = group_advantages(returns).flatten().to(self._device)
         weight = decision_weights(races.num_decisions)
         encoded = self._encode(races.image, races.floats)
@@ -66,8 +66,8 @@ class GrpoLearner(PolicyLearner[GrpoParams, WaitingRaces]):
         num_samples = self._run_epochs(
             rollout, encoded, params, lambda decided, part: self._gradient_step(decided, part, means)
         )
-        versions_behind = waiting.versions_behind(self.version)
-        waiting.drop()
+        versions_behind = queue.versions_behind(self.version)
+        queue.drop()
         return {
             "versions_behind": versions_behind,
             "return_mean": float(returns.mean()),
@@ -173,7 +173,7 @@ class Pairs(NamedTuple):
         return torch.arange(len(self.num_decisions), device=self.pairs.device).repeat_interleave(self.num_decisions)
 
 
-class PassedDecisions(WaitingBlocks):
+class PassedDecisions(QueuedBlocks):
     """Counts decisions until an update consumes them; they set the pace of learning from given pairs."""
 
     _version = 0
@@ -201,7 +201,7 @@ class PassedDecisions(WaitingBlocks):
         self.num_decisions, self._version = int(experience.state["num_decisions"]), int(experience.state["version"])
 
 
-class DpoLearner(PolicyLearner[DpoParams, WaitingRaces | PassedDecisions]):
+class DpoLearner(PolicyLearner[DpoParams, QueuedRaces | PassedDecisions]):
     """Learns from preference pairs: built from the agent's own races, or sampled from given ones."""
 
     _given: Pairs | None = None
@@ -220,17 +220,15 @@ class DpoLearner(PolicyLearner[DpoParams, WaitingRaces | PassedDecisions]):
         image, floats, action, num_decisions, places = (torch.from_numpy(column) for column in pairs)
         self._given = Pairs(image, floats, action, num_decisions, places, torch.empty(0))
 
-    def _make_waiting(self) -> WaitingRaces | PassedDecisions:
+    def _make_queue(self) -> QueuedRaces | PassedDecisions:
         if isinstance(self._params.pairs, OnlinePairsParams):
-            return WaitingRaces(self._params.races_per_start, self._device)
+            return QueuedRaces(self._params.races_per_start, self._device)
         return PassedDecisions()
 
-    def _learn_from_waiting(self, means: MetricMeans) -> dict[str, float]:
-        facts = {"versions_behind": self._waiting.versions_behind(self.version)}
-        pairs = (
-            self._own_pairs(self._waiting, facts) if isinstance(self._waiting, WaitingRaces) else self._drawn_pairs()
-        )
-        self._waiting.drop()
+    def _learn_from_queue(self, means: MetricMeans) -> dict[str, float]:
+        facts = {"versions_behind": self._queue.versions_behind(self.version)}
+        pairs = self._own_pairs(self._queue, facts) if isinstance(self._queue, QueuedRaces) else self._drawn_pairs()
+        self._queue.drop()
         num_samples = 0 if pairs is None else self._fit(pairs, means)
         return facts | {
             "num_pairs": 0.0 if pairs is None else float(len(pairs.pairs)),
@@ -239,11 +237,11 @@ class DpoLearner(PolicyLearner[DpoParams, WaitingRaces | PassedDecisions]):
             "beta": self._params.beta.at(self.moment),
         }
 
-    def _own_pairs(self, waiting: WaitingRaces, facts: dict[str, float]) -> Pairs | None:
+    def _own_pairs(self, queue: QueuedRaces, facts: dict[str, float]) -> Pairs | None:
         """Returns the best and the worst race of every group whose returns differ by more than `min_gap`, or None."""
         source = self._params.pairs
         assert isinstance(source, OnlinePairsParams)
-        returns = waiting.returns(source.gamma, source.cut_worth)
+        returns = queue.returns(source.gamma, source.cut_worth)
         (best_return, best), (worst_return, worst) = returns.max(dim=1), returns.min(dim=1)
         facts |= {
             "num_groups": float(len(returns)),
@@ -254,13 +252,13 @@ class DpoLearner(PolicyLearner[DpoParams, WaitingRaces | PassedDecisions]):
         is_pair = (best_return - worst_return > source.min_gap).tolist()
         races = [
             group[place]
-            for group, *places, counts in zip(waiting.groups(), best.tolist(), worst.tolist(), is_pair, strict=True)
+            for group, *places, counts in zip(queue.groups(), best.tolist(), worst.tolist(), is_pair, strict=True)
             for place in places
             if counts
         ]
         if not races:
             return None
-        rows = waiting.rows(races)
+        rows = queue.rows(races)
         pairs = torch.arange(len(races), device=self._device).view(-1, 2)
         return self._with_reference(
             Pairs(rows.image, rows.floats, rows.action, rows.num_decisions, pairs, rows.log_prob[:0])

@@ -25,7 +25,7 @@ from rulka.agents.shared.linear_value import solve_linear_value
 from rulka.agents.shared.networks import ACTOR_CRITIC_PARTS, build_actor_critic
 from rulka.agents.shared.params import CriticParams, EpochsParams, PolicyParams
 from rulka.agents.shared.reductions import ALONE, Ranks, fewest, mean_of, reduce_gradients
-from rulka.agents.shared.rollout_queue import Segment, WaitingBlocks
+from rulka.agents.shared.rollout_queue import QueuedBlocks, Segment
 from rulka.agents.shared.spec import AgentSpec
 from rulka.buffers.experience import ExperienceBlock, StoredExperience
 from rulka.machine.device import CPU, on_host, weights_on_host
@@ -76,12 +76,12 @@ class Rollout(NamedTuple):
 
 
 AnyRows = TypeVar("AnyRows")
-WaitingT = TypeVar("WaitingT", bound=WaitingBlocks)
+QueueT = TypeVar("QueueT", bound=QueuedBlocks)
 LearnedT = TypeVar("LearnedT", bound=PolicyParams)
 CriticT = TypeVar("CriticT", bound=CriticParams)
 
 
-class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT]):
+class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, QueueT]):
     """Learns a policy from the outcomes of its own actions; experience is used in one update only."""
 
     def __init__(self, spec: AgentSpec[LearnedT], seed: int = 0, device: torch.device = CPU) -> None:
@@ -90,14 +90,14 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
         self._distribution = distribution_of(spec.actions)
         self._initial_policy = self._frozen_copy()
         self._optimizer = torch.optim.Adam(self._rates.groups, lr=0.0, eps=ADAM_EPSILON, fused=True)
-        self._waiting = self._make_waiting()
+        self._queue = self._make_queue()
 
     @abstractmethod
-    def _make_waiting(self) -> WaitingT:
+    def _make_queue(self) -> QueueT:
         """Returns an empty store for waiting experience."""
 
     @abstractmethod
-    def _learn_from_waiting(self, means: MetricMeans) -> dict[str, float]:
+    def _learn_from_queue(self, means: MetricMeans) -> dict[str, float]:
         """Removes waiting experience and learns from it; returns metrics besides those added to `means`."""
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
@@ -107,7 +107,7 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
         """Stores a block (copied) until an update learns from it."""
-        self._waiting.insert(block, collector, version)
+        self._queue.insert(block, collector, version)
         self.num_env_steps += block.is_reset.size
 
     @property
@@ -117,12 +117,12 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
 
     def num_allowed_env_steps(self) -> int:
         """Decisions consumed, those of the next update, and those of `max_versions_behind` more."""
-        num_used = self.num_env_steps - self._waiting.num_decisions
+        num_used = self.num_env_steps - self._queue.num_decisions
         return num_used + self._num_needed() + self._params.max_versions_behind * self._params.steps_per_update
 
     def is_ready(self) -> bool:
         """True if enough decisions wait for an update."""
-        return self._waiting.num_decisions >= self._num_needed()
+        return self._queue.num_decisions >= self._num_needed()
 
     def update(self) -> dict[str, float] | None:
         """Learns from the waiting experience; returns None if not `is_ready()`."""
@@ -131,7 +131,7 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
         means = MetricMeans()
         rate = self._params.learning_rate.at(self.moment)
         self._rates.apply(self._optimizer, rate, self.moment)
-        facts = self._learn_from_waiting(means)
+        facts = self._learn_from_queue(means)
         self._average.move()
         self.version += 1
         return facts | {"learning_rate": rate} | means.result()
@@ -149,15 +149,15 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
 
     def experience(self) -> StoredExperience:
         """Returns the experience that waits for the next update."""
-        return self._waiting.experience()
+        return self._queue.experience()
 
     def load_experience(self, experience: StoredExperience) -> None:
         """Resumes from an `experience`; copies it."""
-        self._waiting.load_experience(experience)
+        self._queue.load_experience(experience)
 
     def forget_experience(self) -> None:
         """Drops the experience that waits for the next update."""
-        self._waiting.forget()
+        self._queue.forget()
 
     def _frozen_copy(self) -> ActorCritic | None:
         """Returns a frozen copy of the policy; None if the loss never refers to the initial policy."""
@@ -257,7 +257,7 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, WaitingT])
         return self._in_parts(lambda seen, beside: initial.decide(initial.encode(seen), beside).outputs, image, floats)
 
 
-class CriticLearner(PolicyLearner[CriticT, WaitingBlocks]):
+class CriticLearner(PolicyLearner[CriticT, QueuedBlocks]):
     """Learns a policy and its value from whole blocks; subclasses implement `_learn`."""
 
     @abstractmethod
@@ -267,18 +267,18 @@ class CriticLearner(PolicyLearner[CriticT, WaitingBlocks]):
         If `_is_warming_up`, it only calls `_solve_value`.
         """
 
-    def _make_waiting(self) -> WaitingBlocks:
-        return WaitingBlocks(self._device)
+    def _make_queue(self) -> QueuedBlocks:
+        return QueuedBlocks(self._device)
 
     def _num_taken(self) -> int:
         """Decisions that an update consumes: all that wait."""
-        return self._waiting.num_decisions
+        return self._queue.num_decisions
 
     def _num_needed(self) -> int:
         return self._params.value_warmup_steps if self._is_warming_up() else super()._num_needed()
 
-    def _learn_from_waiting(self, means: MetricMeans) -> dict[str, float]:
-        segment, version = self._waiting.take(self._num_taken())
+    def _learn_from_queue(self, means: MetricMeans) -> dict[str, float]:
+        segment, version = self._queue.take(self._num_taken())
         facts = {
             "versions_behind": self.version - version,
             "entropy_weight": self._params.entropy_weight.at(self.moment),

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rulka.agents.shared.rollout_queue import WaitingBlocks
+from rulka.agents.shared.rollout_queue import QueuedBlocks
 from rulka.agents.shared.spec import AgentError
 from rulka.buffers.experience import ExperienceBlock, StoredExperience
 from rulka.machine.device import CPU, on_host
@@ -78,7 +78,7 @@ class _Stream:
     num_broken: list[int]
 
 
-class WaitingRaces(WaitingBlocks):
+class QueuedRaces(QueuedBlocks):
     """Groups of races: some still running, others complete and waiting to be learned from once.
 
     Attributes:

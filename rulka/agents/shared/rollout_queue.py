@@ -61,7 +61,7 @@ def keep_block(block: ExperienceBlock, device: torch.device = CPU) -> Segment:
     return upload_copy(Segment(*(torch.from_numpy(array) for array in arrays)), device)
 
 
-class WaitingBlocks:
+class QueuedBlocks:
     """Queue of blocks, oldest first; each is learned from once.
 
     Attributes:

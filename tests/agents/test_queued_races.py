@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rulka.agents.shared.race_queue import WaitingRaces, num_decisions_of
+from rulka.agents.shared.race_queue import QueuedRaces, num_decisions_of
 from rulka.agents.shared.spec import AgentError, Decision
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from tests.agents.conftest import Races
@@ -47,14 +47,14 @@ class Cars(Races):
         self.state[car] += 1
 
 
-def gather(cars: Cars, num_blocks: int) -> WaitingRaces:
-    waiting = WaitingRaces(SIZE)
+def gather(cars: Cars, num_blocks: int) -> QueuedRaces:
+    waiting = QueuedRaces(SIZE)
     for number in range(num_blocks):
         waiting.insert(cars.block(), 0, number)
     return waiting
 
 
-def rewards(waiting: WaitingRaces) -> list[list[float]]:
+def rewards(waiting: QueuedRaces) -> list[list[float]]:
     return [[float(x) for x in row] for row in waiting.returns(1.0, 0.0)]
 
 
@@ -80,7 +80,7 @@ def test_races_run_across_blocks_and_end_by_themselves() -> None:
 def test_every_decision_is_in_one_race_of_one_group(end: str) -> None:
     """A slow twin: all rewards of all finished races of whole groups, over 60 blocks of races of random lengths."""
     cars = Cars(lambda car, race: int(np.random.default_rng([car, race]).integers(1, 13)), end=end)
-    waiting, found, used = WaitingRaces(SIZE), [], 0
+    waiting, found, used = QueuedRaces(SIZE), [], 0
     for number in range(60):
         waiting.insert(cars.block(), 0, number)
         if number % 7 == 6:
@@ -99,7 +99,7 @@ def test_every_decision_is_in_one_race_of_one_group(end: str) -> None:
 def test_memory_is_bounded_by_the_longest_race() -> None:
     """Race lengths of 1 and 40 decisions, 8 blocks at most: blocks of two longest races, and the one that is filled."""
     cars = Cars(lambda car, race: 40 if np.random.default_rng([car, race]).random() < 0.2 else 1)
-    waiting = WaitingRaces(SIZE)
+    waiting = QueuedRaces(SIZE)
     most = 0
     for number in range(200):
         waiting.insert(cars.block(), 0, number)
@@ -111,7 +111,7 @@ def test_memory_is_bounded_by_the_longest_race() -> None:
 def test_a_collector_that_begins_anew_breaks_off_its_races() -> None:
     """Another collector's stay; what was whole stays too."""
     lengths = lambda car, _race: (3, 3, 50, 50)[car]  # noqa: E731
-    waiting = WaitingRaces(SIZE)
+    waiting = QueuedRaces(SIZE)
     first, other, later = (Cars(lengths, seed) for seed in (1, 2, 3))
     waiting.insert(first.block(), 0, 0)
     waiting.insert(other.block(), 1, 0)
@@ -141,4 +141,4 @@ def test_cars_and_races_that_make_no_groups_are_refused() -> None:
     with pytest.raises(AgentError, match="of 2 races that should begin alike, 1 did"):
         gather(Cars(lambda _car, _race: 2, size=1), 3)
     with pytest.raises(AgentError, match="blocks of 3 cars hold no groups of 2 cars"):
-        WaitingRaces(2).insert(new_block(BlockSpec(2, 3, 2, 2, 2)), 0, 0)
+        QueuedRaces(2).insert(new_block(BlockSpec(2, 3, 2, 2, 2)), 0, 0)
