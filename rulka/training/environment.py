@@ -138,7 +138,7 @@ def run_spec(
         cars_of=environment.cars_of_collector,
         make_actor=partial(make_actor, spec),
         collecting_actor=collecting_actor(spec, train),
-        build_learner=BuildLearner(environment, spec, train.seed, initial),
+        build_learner=LearnerBuilder(environment, spec, train.seed, initial),
         block=block_spec(spec.observation, train, spec.actions, len(spec.normalisation.mean)),
         train=train,
         folder=folder,
@@ -151,7 +151,7 @@ def run_spec(
 
 
 @dataclass(frozen=True)
-class BuildLearner:
+class LearnerBuilder:
     """Builds a learner of a run, in any process; see `rulka.runtime.specs.BuildLearner`.
 
     Attributes:
