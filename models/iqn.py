@@ -138,7 +138,6 @@ class IqnNetwork(Torso):
         Returns:
             [B, T] float32, `forward(...)` gathered at the actions and summed over them.
         """
-        # Equals `forward(...).value` gathered at the action and summed over K, see `_values`.
         state = self.state(image, floats)
         if self.embedding_at == "state" or tau.dim() > 1 or self._is_noisy:
             index = action[:, None, :, None].expand(-1, tau.shape[-1], -1, 1)
