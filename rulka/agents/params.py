@@ -61,9 +61,9 @@ class TransferParams(_Parts):
         wishes = {name: dict(self.of(name)) for name in ALGORITHMS}
         asking = [f"{name}.{part}" for name, parts in wishes.items() for part, wish in parts.items() if wish == "agent"]
         if asking and self.agent is None:
-            yield f"{asking[0]} agent needs an agent, but agent is null: set it to the folder of one"
+            yield f"{asking[0]} is agent, but transfer.agent is null: set it to the folder of a trained agent"
         if self.agent is not None and not asking:
-            yield f"agent {self.agent} needs a part to give, but no part is agent: set one to agent, or agent to null"
+            yield f"agent is {self.agent}, but no part is taken from it: set one part to agent, or agent to null"
 
     def of(self, algorithm: Algorithm) -> PartsParams:
         """Returns the part sources of one algorithm, all fresh if `from_scratch`."""

@@ -366,12 +366,12 @@ def test_an_agent_of_frames_in_channels_is_refused(small_params: Params, pretrai
     [
         (
             {"ppo": {"encoder": "agent"}},
-            r"ppo\.encoder agent needs an agent, but agent is null: set it to the folder of one",
+            r"ppo\.encoder is agent, but transfer\.agent is null: set it to the folder of a trained agent",
         ),
-        ({"agent": "mine"}, "no part is agent: set one to agent, or agent to null"),
+        ({"agent": "mine"}, "no part is taken from it: set one part to agent, or agent to null"),
         (
             {"agent": "mine", "ppo": {"encoder": "agent"}, "from_scratch": True},
-            "no part is agent: set one to agent, or agent to null",
+            "no part is taken from it: set one part to agent, or agent to null",
         ),
     ],
 )
