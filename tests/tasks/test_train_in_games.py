@@ -101,7 +101,7 @@ class Watched:
 def watched(params: Params, folders: Folders, link: GameLink, games: GameSupervisor) -> Iterator[Watched]:
     run = AgentRun("ppo", params, folders)
     run.folder.mkdir(parents=True)
-    spec = run._run_spec(run._initial(), run._races(link))
+    spec = run._run_spec(run._initial(), run._environment(link))
     with games, StopSignals() as stop, connect(spec, stop) as loop:
         yield Watched(loop, games)
 
