@@ -24,7 +24,7 @@ from rulka.stages.stage import run_stage
 PLACES: dict[str, tuple[Any, str, int, str]] = {
     "learning": (FakeLearner, "update", 3, ""),
     "inserting": (FakeLearner, "insert", 3, ""),
-    "a check": (GreedyCheck, "_step", 3, ""),
+    "a check": (GreedyCheck, "_race", 2, ""),
     "writing experience": (np, "savez", 2, ""),
     "before a checkpoint is in its place": (Path, "replace", 1, "checkpoint-0*[1-9]"),
 }
