@@ -317,9 +317,7 @@ class Score:
         finish_rate_interval: Wilson interval of the finish rate.
         best_time_s: None if none finished, like all other times.
         median_time_s: median.
-        median_time_interval_s: bootstrap interval of the median.
-        iqm_time_s: interquartile mean.
-        iqm_time_interval_s: interval of that mean.
+        median_time_interval_s: of order statistics; None with fewer than six finished races.
         mean_progress_m: furthest point along the track, mean over all races.
         times_reference: the median as a multiple of the reference lap's time; None if the track has no such lap.
         lap_share: mean over races of the lap's time over theirs, 0 for a race that did not finish; likewise.
@@ -332,8 +330,6 @@ class Score:
     best_time_s: float | None
     median_time_s: float | None
     median_time_interval_s: tuple[float, float] | None
-    iqm_time_s: float | None
-    iqm_time_interval_s: tuple[float, float] | None
     mean_progress_m: float
     times_reference: float | None = None
     lap_share: float | None = None
@@ -381,7 +377,7 @@ def evaluate(
     races = EvaluationRaces(where, settings.decided_by(action_table(settings.ticks_per_action)), seeds)
     lap = find_reference_race(RACES, races)
     found = race_all([Driver("agent", name, policy)], races, [], lap, sys.stderr)
-    numbers: dict[str, Any] = metrics_of(found, of_races.seed, name)["agent"]
+    numbers: dict[str, Any] = metrics_of(found, name)["agent"]
     own: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in numbers.items()

@@ -104,10 +104,8 @@ def evaluate(params: Params, *, inputs: Inputs, out_dir: Path) -> None:
         find_reference_race(inputs.races, races),
     )
     by_track = [evaluation, *(_on_another_track(entries, replace(races, track=track), inputs) for track in further)]
-    tracks = entries_by_track(by_track, trained_tracks(inputs.agent), evaluate.seed)
-    metrics = {"tracks": tracks} | metrics_of(
-        evaluation, evaluate.seed, getattr(entries[0].policy, "algorithm", "agent")
-    )
+    tracks = entries_by_track(by_track, trained_tracks(inputs.agent))
+    metrics = {"tracks": tracks} | metrics_of(evaluation, getattr(entries[0].policy, "algorithm", "agent"))
     with output_folder(out_dir) as folder:
         _write_json(folder / METRICS_FILE, metrics)
         _write_json(folder / SCORES_FILE, scores_of(metrics))

@@ -125,8 +125,6 @@ def _report(
     """Prints an agent's returns and the measurements of its training."""
     import numpy as np
 
-    from rulka.evaluation.statistics import interquartile_mean
-
     values, training = np.asarray(returns), agent.provenance["training"]
     found = {
         "environment": agent.environment,
@@ -134,7 +132,6 @@ def _report(
         "seed": agent.provenance["parameters"]["train"]["seed"],
         "episodes": len(values),
         "mean_return": float(values.mean()),
-        "iqm_return": float(interquartile_mean(values[:, None])),
         "std_return": float(values.std()),
         **{name: training[name] for name in ("env_steps", "weights_of_env_steps")},
         **measured,

@@ -44,17 +44,3 @@ class StepResult:
     is_finished: NDArray[np.bool_]
     is_off_track: NDArray[np.bool_]
     is_full_race: NDArray[np.bool_]
-
-
-def race_score(finish_rate: float, slowness: float | None, mean_progress_m: float) -> tuple[float, float]:
-    """Returns a sort key for comparing drivers; larger is better.
-
-    It orders drivers like the lap share: by speed, where an unfinished race counts as 0. So one race in a hundred
-    weighs as much as one per cent of time: a chance difference in finish rates does not make a much slower driver win.
-
-    Args:
-        finish_rate: share of finished races.
-        slowness: mean time of the finished races, or their mean time per metre. None if none finished.
-        mean_progress_m: mean furthest distance of all races; compared if none finished.
-    """
-    return 0.0 if slowness is None else finish_rate / slowness, mean_progress_m

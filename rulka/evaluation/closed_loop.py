@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from rulka.agents.shared.distributions import distribution_of
 from rulka.agents.shared.networks import Cloned
 from rulka.contracts.actions import ActionTable
-from rulka.contracts.step_results import race_score
 from rulka.evaluation.race import EvaluationRaces, Policy, race
 from rulka.evaluation.results import RaceResult
 from rulka.machine.device import device_of, upload
@@ -31,7 +30,7 @@ class ClosedLoop:
         finish_rate: share of finished races.
         mean_progress_m: furthest point on the track, mean of all races.
         mean_time_s: mean time of finished races; None if there are none.
-        mean_pace: their seconds per metre; on one track it orders like the mean time.
+        mean_pace_mps: mean pace of all races, see `RaceResult.pace_mps`.
         mean_duration_s: mean duration of all races, however they ended.
         median_unfinished_s: median duration of unfinished races; None if all finished.
     """
@@ -40,7 +39,7 @@ class ClosedLoop:
     finish_rate: float
     mean_progress_m: float
     mean_time_s: float | None
-    mean_pace: float | None
+    mean_pace_mps: float
     mean_duration_s: float
     median_unfinished_s: float | None
 
@@ -48,22 +47,21 @@ class ClosedLoop:
     def of(cls, results: Sequence[RaceResult]) -> ClosedLoop:
         """Computes the statistics of at least one race."""
         times = [result.time_s for result in results if result.time_s is not None]
-        lengths = [result.track.length_m for result in results if result.time_s is not None]
         ends_ms = [result.duration_ms for result in results if not result.is_finished]
         return cls(
             num_races=len(results),
             finish_rate=len(times) / len(results),
             mean_progress_m=float(np.mean([result.progress_m for result in results])),
             mean_time_s=float(np.mean(times)) if times else None,
-            mean_pace=sum(times) / sum(lengths) if times else None,
+            mean_pace_mps=float(np.mean([result.pace_mps for result in results])),
             mean_duration_s=float(np.mean([result.duration_ms for result in results])) / 1000.0,
             median_unfinished_s=float(np.median(ends_ms)) / 1000.0 if ends_ms else None,
         )
 
     @property
     def score(self) -> tuple[float, float]:
-        """Sort key, larger is better: speed with 0 for unfinished races, or the progress if none finished."""
-        return race_score(self.finish_rate, self.mean_pace, self.mean_progress_m)
+        """Sort key as of greedy checks, see `rulka.runtime.greedy_check.CheckResult.score`."""
+        return self.mean_pace_mps, self.mean_progress_m
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON."""

@@ -11,10 +11,7 @@ from rulka.agents.algorithms import label_of
 from rulka.evaluation.results import Evaluation, RaceResult, finish_times_s
 from rulka.evaluation.statistics import (
     Interval,
-    Statistic,
-    bootstrap_interval,
-    interquartile_mean,
-    median,
+    median_interval,
     rank_sum_p,
     wilson_interval,
 )
@@ -26,40 +23,26 @@ SCORES = ("finish_rate", "median_time_s", "times_reference")
 TRACK_KEYS = ("races", "finished", "finish_rate", "median_time_s", "best_time_s", "times_reference", "lap_share")
 TRACK_HEAD = ("track", "length", "trained on", "finished", "median", "x reference", "medal")
 NO_RACES: Json = {"races": 0, "finished": 0, "best_time_s": None, "median_time_s": None}
-NUM_RESAMPLES = 4000
-"""Bootstrap resamples of an interval; more of them change its ends by less than a tenth of its width."""
 
 
-def summarise(races: Sequence[RaceResult], seed: int) -> Json:
+def summarise(races: Sequence[RaceResult]) -> Json:
     """Returns the numbers of a contestant for `metrics.json`.
 
-    Times cover finished races only, None if there are none. Intervals are 95 % intervals.
+    Times cover finished races only, None if there are none. Intervals are 95 % intervals; that of the median takes six
+    finished races.
 
     Args:
         races: at least one race.
-        seed: seed of the bootstrap.
     """
     times_s = finish_times_s(races)
-    values = np.asarray(times_s, dtype=np.float64)[:, None]
-
-    def estimate(function: Any) -> float | None:
-        return _rounded(function(values)) if times_s else None
-
-    def interval(function: Statistic) -> list[float] | None:
-        if len(times_s) < 2:
-            return None
-        return _rounded_pair(bootstrap_interval(function, values, seed=seed, num_resamples=NUM_RESAMPLES))
-
     return {
         "races": len(races),
         "finished": len(times_s),
         "finish_rate": _rounded(len(times_s) / len(races)),
         "finish_rate_interval": _rounded_pair(wilson_interval(len(times_s), len(races))),
-        "best_time_s": estimate(np.min),
-        "median_time_s": estimate(median),
-        "median_time_interval_s": interval(median),
-        "iqm_time_s": estimate(interquartile_mean),
-        "iqm_time_interval_s": interval(interquartile_mean),
+        "best_time_s": _rounded(min(times_s, default=None)),
+        "median_time_s": _rounded(np.median(times_s)) if times_s else None,
+        "median_time_interval_s": _rounded_pair(median_interval(np.asarray(times_s))) if times_s else None,
         "mean_progress_m": _rounded(np.mean([race.progress_m for race in races])),
     }
 
@@ -95,12 +78,11 @@ def _rounded_pair(interval: Interval | None) -> list[float] | None:
     return None if interval is None else [round(interval.low, 4), round(interval.high, 4)]
 
 
-def metrics_of(evaluation: Evaluation, seed: int, agent_algorithm: str) -> Json:
+def metrics_of(evaluation: Evaluation, agent_algorithm: str) -> Json:
     """Returns the content of `metrics.json`.
 
     Args:
         evaluation: all races.
-        seed: seed of the bootstrap.
         agent_algorithm: key of the agent itself in `algorithms`.
 
     Returns:
@@ -109,14 +91,14 @@ def metrics_of(evaluation: Evaluation, seed: int, agent_algorithm: str) -> Json:
         and in each contestant's entry `times_reference`, its median time as a multiple of the lap's, and `lap_share`,
         the mean over its races of the lap's time over theirs, 0 for an unfinished race.
     """
-    entries = {c.key: _entry(c.races, evaluation, seed) for c in evaluation.contestants}
+    entries = {c.key: _entry(c.races, evaluation) for c in evaluation.contestants}
     metrics: Json = {key: entries[key] for key in FIXED if key in entries}
     if "agent" in metrics:
         metrics["agent"] = metrics["agent"] | {"algorithm": agent_algorithm}
     lap, demonstrations, track = evaluation.reference, evaluation.demonstrations, evaluation.track
     if lap is not None and lap.time_ms is not None:
-        metrics["reference"] = summarise([lap], seed)
-    metrics["demonstrations"] = summarise(demonstrations, seed) if demonstrations else dict(NO_RACES)
+        metrics["reference"] = summarise([lap])
+    metrics["demonstrations"] = summarise(demonstrations) if demonstrations else dict(NO_RACES)
     trained = {agent_algorithm: entries["agent"]} if "agent" in entries else {}
     metrics["algorithms"] = trained | {key: entry for key, entry in entries.items() if key not in FIXED}
     metrics["track"] = {"uid": track.uid, "name": track.name, "length_m": track.length_m, "gates": len(track.gate_m)}
@@ -125,9 +107,9 @@ def metrics_of(evaluation: Evaluation, seed: int, agent_algorithm: str) -> Json:
     return metrics
 
 
-def _entry(races: Sequence[RaceResult], evaluation: Evaluation, seed: int) -> Json:
+def _entry(races: Sequence[RaceResult], evaluation: Evaluation) -> Json:
     """Returns the entry of one contestant."""
-    entry = summarise(races, seed)
+    entry = summarise(races)
     if versus := compare(races, evaluation.demonstrations):
         entry["versus_demonstrations"] = versus
     if evaluation.reference is not None and evaluation.reference.time_ms is not None:
@@ -147,28 +129,27 @@ def scores_of(metrics: Mapping[str, Any]) -> Json:
     return {name: {key: entry[key] for key in SCORES if entry.get(key) is not None} for name, entry in entries.items()}
 
 
-def entries_by_track(evaluations: Sequence[Evaluation], trained_on: Collection[str], seed: int) -> list[Json]:
+def entries_by_track(evaluations: Sequence[Evaluation], trained_on: Collection[str]) -> list[Json]:
     """Returns `tracks` of `metrics.json`, one entry per track.
 
     Args:
         evaluations: one per track, all with the same contestants.
         trained_on: UIDs of the tracks that the agent was trained on.
-        seed: seed of the bootstrap.
 
     Returns:
         `uid`, `name`, `length_m`, whether the agent was `trained_on` it, `reference_s` of its reference lap or None,
         and `drivers`: by key the available `TRACK_KEYS`, and the `medal` that the median time earns, or None.
     """
-    return [_track_entry(evaluation, evaluation.track.uid in trained_on, seed) for evaluation in evaluations]
+    return [_track_entry(evaluation, evaluation.track.uid in trained_on) for evaluation in evaluations]
 
 
-def _track_entry(evaluation: Evaluation, is_trained_on: bool, seed: int) -> Json:
+def _track_entry(evaluation: Evaluation, is_trained_on: bool) -> Json:
     track, lap = evaluation.track, evaluation.reference
     lap_ms = lap.time_ms if lap else None
     medals = medals_of(track, lap_ms)
     drivers: Json = {}
     for contestant in evaluation.contestants:
-        entry = _entry(contestant.races, evaluation, seed)
+        entry = _entry(contestant.races, evaluation)
         median_s = entry["median_time_s"]
         medal = medal_won(1000.0 * median_s, medals) if medals and median_s is not None else None
         drivers[contestant.key] = {key: entry[key] for key in TRACK_KEYS if key in entry} | {"medal": medal}

@@ -54,7 +54,7 @@ def evaluate_agent(
     driver = agent_driver(agent, races, device)
     # Standard output is for JSON.
     evaluation = race_all([driver], races, demonstrations, find_reference_race(races_dir, races), sys.stderr)
-    metrics = metrics_of(evaluation, evaluate.seed, getattr(driver.policy, "algorithm", driver.key))
+    metrics = metrics_of(evaluation, getattr(driver.policy, "algorithm", driver.key))
     return metrics | {"races": [result.to_json() for result in evaluation.contestants[0].races]}
 
 
@@ -84,7 +84,7 @@ def evaluate_on_tracks(
         "num_races": len(results),
         "num_finished": num_finished,
         "finish_rate": num_finished / len(results),
-        "tracks": entries_by_track(evaluations, trained_on, evaluate.seed),
+        "tracks": entries_by_track(evaluations, trained_on),
     }
 
 

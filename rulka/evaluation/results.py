@@ -89,6 +89,11 @@ class RaceResult:
         return self.time_ms is not None
 
     @property
+    def pace_mps(self) -> float:
+        """The track's length over the race time; 0 if it was not finished."""
+        return 0.0 if self.time_ms is None else 1000.0 * self.track.length_m / self.time_ms
+
+    @property
     def progress_m(self) -> float:
         """Furthest point reached along the track's line."""
         return self.track.length_m if self.is_finished else float(self.along_m.max())

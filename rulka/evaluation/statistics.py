@@ -1,26 +1,23 @@
 """Statistics of races and of runs: rates, times and scores, with 95 % intervals.
 
-Only finished races have a time. A score matrix is [R, T]: R runs (or races) on each of T tasks (tracks). With one task,
-a statistic stratified by task is the plain statistic.
+Only finished races have a time.
 
 Sources: Wilson 1927 for the interval of a rate; Learned-Miller and Thomas 2019, arXiv:1905.06208, for the mean of
-bounded values; Agarwal et al. 2021, arXiv:2108.13264, for the interquartile mean, the probability of improvement and
-their bootstrap intervals, as in the package `rliable`; Mann and Whitney 1947 for comparing two samples of times.
+bounded values; Agarwal et al. 2021, arXiv:2108.13264, for the probability of improvement; Mann and Whitney 1947 for
+comparing two samples of times. A bootstrap of three runs holds the mean in 73 % of cases instead of 95 %; Student's t
+holds it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-Scores = NDArray[np.float64]
-Statistic = Callable[..., NDArray[np.float64]]
-"""Maps score matrices [..., R, T] to numbers [...]."""
 NUM_RESAMPLES = 2000
 
 
@@ -45,48 +42,42 @@ def wilson_interval(num_successes: int, num_trials: int) -> Interval:
     return Interval(float(interval.low), float(interval.high))
 
 
-def median(scores: Scores) -> NDArray[np.float64]:
-    """Returns the medians [...] of score matrices [..., R, T]."""
-    return np.median(scores, axis=(-2, -1))
-
-
-def interquartile_mean(scores: Scores) -> NDArray[np.float64]:
-    """Returns the interquartile means [...] of score matrices [..., R, T]: the R T // 4 lowest and highest are cut."""
-    return stats.trim_mean(scores.reshape(*scores.shape[:-2], -1), 0.25, axis=-1)
-
-
-def probability_of_improvement(ours: Scores, theirs: Scores) -> NDArray[np.float64]:
-    """Returns the probabilities [...] that a run of ours beats one of theirs; ties count half; averaged over tasks.
+def median_interval(values: NDArray[np.float64]) -> Interval | None:
+    """Returns the 95 % interval of a median from order statistics, whatever the distribution; None below six values.
 
     Args:
-        ours: [..., R, T].
-        theirs: [..., S, T] on the same tasks.
+        values: [N] independent values.
     """
-    first, second = ours[..., :, None, :], theirs[..., None, :, :]
-    return ((first > second) + 0.5 * (first == second)).mean(axis=(-3, -2, -1))
+    low, high = stats.quantile_test(values, p=0.5).confidence_interval(0.95)
+    return None if math.isnan(low) or math.isnan(high) else Interval(float(low), float(high))
 
 
-def bootstrap_interval(
-    statistic: Statistic, *samples: Scores, seed: int = 0, num_resamples: int = NUM_RESAMPLES
-) -> Interval:
-    """Returns the 95 % percentile bootstrap interval of a statistic of score matrices.
+def probability_of_improvement(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns the share [...] of pairs in which a score of ours [..., R] is above one of theirs [..., S].
 
-    Runs are resampled with replacement, separately for each task and each matrix.
+    Ties count half.
+    """
+    first, second = ours[..., :, None], theirs[..., None, :]
+    return ((first > second) + 0.5 * (first == second)).mean(axis=(-2, -1))
+
+
+def improvement_p(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
+    """Returns the two-sided p-value of a probability of improvement, by permutation of the runs.
+
+    Exact for up to nine runs each: two equal variants are below 0.05 in at most 5 % of experiments. Three runs each
+    cannot be below 0.1, four not below 0.029.
 
     Args:
-        statistic: the statistic to estimate.
-        samples: [R, T] each, with at least one run.
-        seed: of the resampling.
-        num_resamples: number of resampled matrices.
+        ours: [R] scores of two or more independent runs.
+        theirs: [S] the same.
     """
-    rng = np.random.default_rng(seed)
-    drawn = [
-        np.take_along_axis(scores[None], rng.integers(len(scores), size=(num_resamples, *scores.shape)), axis=1)
-        for scores in samples
-    ]
-    # Percentile, not BCa, which is undefined if all scores are equal.
-    low, high = np.percentile(statistic(*drawn), [2.5, 97.5])
-    return Interval(float(low), float(high))
+    found = stats.permutation_test(
+        (ours, theirs),
+        lambda first, second, axis: probability_of_improvement(first, second),  # of the last axis
+        n_resamples=math.comb(18, 9),
+        rng=np.random.default_rng(0),
+    )
+    return float(found.pvalue)
 
 
 def bounded_interval(values: NDArray[np.float64], low: float, high: float, seed: int = 0) -> Interval:
@@ -113,13 +104,13 @@ def bounded_interval(values: NDArray[np.float64], low: float, high: float, seed:
     return Interval(float(np.percentile(least, 2.5)), float(np.percentile(greatest, 97.5)))
 
 
-def stratified_interval(scores: Scores) -> Interval:
-    """Returns the 95 % interval of the mean of a score matrix, for new runs on the same tasks.
+def stratified_interval(scores: NDArray[np.float64]) -> Interval:
+    """Returns the 95 % interval of the mean of a score matrix, for new runs (or races) on the same tasks (tracks).
 
-    Student's t with a variance pooled over tasks: a bootstrap within tasks with few runs each is too narrow.
+    Student's t with a variance pooled over tasks.
 
     Args:
-        scores: [R, T] with at least two runs.
+        scores: [R, T] R runs, two or more, on each of T tasks.
     """
     num_runs, num_tasks = scores.shape
     error = math.sqrt(scores.var(axis=0, ddof=1).mean() / scores.size)

@@ -34,7 +34,7 @@ from rulka.operations.history import (
     read_history,
 )
 from rulka.operations.kept import LATEST, PROMOTED, find_agent, name_of, promoted_name
-from rulka.operations.pairs import Comparison, Racer, load_racer, pace_of, race_pairs, verdict
+from rulka.operations.pairs import Comparison, Racer, load_racer, race_pairs, verdict
 from rulka.operations.promotion import describe, promote
 from rulka.operations.tracks import tracks_to_race_on
 from rulka.params import Params, with_given
@@ -176,7 +176,7 @@ def rows_of(found: Comparison, night: date, past: Sequence[NightRow]) -> list[Ni
         named.append((f"all-{sha256(' '.join(uids).encode()).hexdigest()[:8]}", ALL_TRACKS, races))
         for uid, name, those in named:
             is_together = name == ALL_TRACKS
-            pace = np.stack([pace_of(each) for each in those], axis=1)
+            pace = np.array([[result.pace_mps for result in each] for each in those]).T
             interval = stratified_interval(pace)
             times_s = [] if is_together else finish_times_s(those[0])
             row = NightRow(

@@ -161,11 +161,6 @@ def _races_of(racer: Racer, track: Track, races: Sequence[RaceResult]) -> dict[s
     }
 
 
-def pace_of(races: Sequence[RaceResult]) -> NDArray[np.float64]:
-    """Returns [R] the track's length over the time of each race in m/s, 0 for one that did not finish."""
-    return np.array([0.0 if result.time_s is None else result.track.length_m / result.time_s for result in races])
-
-
 def _rounded(interval: Interval) -> list[float]:
     return [round(end, 5) for end in interval]
 

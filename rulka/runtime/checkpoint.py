@@ -23,7 +23,7 @@ import torch
 
 from rulka.machine.errors import UserError
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 NUM_KEPT = 2
 DAMAGED_SUFFIX = ".damaged"
 

@@ -460,5 +460,6 @@ def _named_check(result: CheckResult) -> dict[str, float | None]:
     return {
         "check_finish_rate": result.finish_rate,
         "check_mean_time_s": result.mean_time_s,
+        "check_mean_pace_mps": result.mean_pace_mps,
         "check_mean_progress_m": result.mean_progress_m,
     }

@@ -28,7 +28,7 @@ Columns = Mapping[str, tuple[str, str]]
 SUMMARY: Columns = {
     "variant": ("variant", "{}"),
     "num_runs": ("runs", "{}"),
-    "score": ("lap share (IQM)", "{}"),
+    "score": ("lap share", "{}"),
     "improvement": ("beats the baseline", "{}"),
     "finish_rate": ("finished", "{:.0%}"),
     "median_time_s": ("median time", "{:.2f} s"),
@@ -66,7 +66,7 @@ CURVES = (("finish_rate", "training races finished"), ("check_mean_progress_m", 
 AXES = (("env_steps", "env steps"), ("cpu_minutes", "CPU minutes, earlier stages included"))
 DASHES = ("-", "--", "-.", ":")
 ANY_FINISH = np.finfo(np.float64).tiny
-"""A pace that every greedy check with a finished race reaches."""
+"""A mean pace that every greedy check with a finished race reaches."""
 NUM_POINTS = 60
 """Points of a curve: runs log at different times, and are interpolated at common ones."""
 
@@ -130,8 +130,7 @@ def format_results(plan: Plan, results: Results) -> str:
         ]
         return table(rows, {name: (name, "{}") for name in ("variant", "runs", *plan.file.measures)})
     summaries = [
-        one | {"score": _estimate(one, "score", ".3f"), "improvement": _estimate(one, "improvement", ".2f")}
-        for one in results.summaries(plan.file.baseline)
+        one | {"score": _score(one), "improvement": _improvement(one)} for one in results.summaries(plan.file.baseline)
     ]
     return table(summaries, SUMMARY)
 
@@ -213,10 +212,11 @@ def _explanation(file: ExperimentFile) -> str:
     if file.measures:
         return f"From the `metrics.json` of stage `{file.last_stage}`: mean over seeds, range in brackets."
     return (
-        "*Lap share*: reference lap time divided by race time, 0 for unfinished races; mean over a run's races,"
-        " interquartile mean over runs. Brackets: 95 % bootstrap intervals over runs, wide for few runs."
-        f" *Beats the baseline*: probability that a run has a higher lap share than a run of `{file.baseline}`. *Kept*:"
-        " lowest finish rate in the first tenth of training, divided by the initial weights' finish rate; minimum over"
+        "*Lap share*: reference lap time divided by race time, 0 for unfinished races; mean over races and runs."
+        " Brackets: 95 % interval over runs (Student's t), none where a single run or equal ones tell no spread."
+        f" *Beats the baseline*: share of pairs in which a run has a higher lap share than a run of `{file.baseline}`,"
+        " with the p-value of a permutation test: with three runs each at least 0.10, so no verdict. *Kept*:"
+        " lowest finish rate in the first half of training, divided by the initial weights' finish rate; minimum over"
         " runs. *CPU min*: CPU minutes of training. *Before*: CPU minutes of the earlier stages that the agent depends"
         " on, recordings and frames included."
     )
@@ -226,8 +226,8 @@ def _arrivals(results: Results, baseline: str) -> list[str]:
     """Returns the sections on the first finish and the first check as good as the baseline's, if any run reached it."""
     first = "First greedy check with a finished race; the first check is of the initial weights."
     as_good = (
-        f"First greedy check as good as the best check of `{baseline}`: finish rate divided by mean time, median over"
-        " its runs."
+        f"First greedy check as good as the best check of `{baseline}`: mean pace over its races, 0 for unfinished"
+        " ones, median over its runs."
     )
     parts = []
     for title, level, text in (
@@ -273,12 +273,17 @@ def _spread(values: NDArray[np.float64], form: str = "{:.4g}") -> str:
     return mean if len(values) == 1 else f"{mean} ({form.format(values.min())} to {form.format(values.max())})"
 
 
-def _estimate(summary: Mapping[str, Any], name: str, form: str) -> str:
-    """Formats a number of a summary with its interval; empty for the baseline, which is not compared with itself."""
-    if summary[name] is None:
-        return ""
-    interval: Interval = summary[f"{name}_interval"]
-    return f"{summary[name]:{form}} ({interval.low:.3f} to {interval.high:.3f})"
+def _score(summary: Mapping[str, Any]) -> str:
+    """Formats the score of a summary with its interval, if it has one; no lap share is below 0."""
+    interval: Interval | None = summary["score_interval"]
+    ends = f" ({max(0.0, interval.low):.3f} to {interval.high:.3f})" if interval else ""
+    return f"{summary['score']:.3f}{ends}"
+
+
+def _improvement(summary: Mapping[str, Any]) -> str:
+    """Formats an improvement with its p-value; empty for the baseline itself, and for single runs."""
+    share: float | None = summary["improvement"]
+    return "" if share is None else f"{share:.2f} (p = {summary['improvement_p']:.2f})"
 
 
 def _curves(results: Results) -> Figure:

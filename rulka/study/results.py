@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rulka.agents.algorithms import actor_class
 from rulka.contracts.artifacts import META_FILE
 from rulka.contracts.stored import checked
-from rulka.evaluation.statistics import Scores, bootstrap_interval, interquartile_mean, probability_of_improvement
+from rulka.evaluation.statistics import improvement_p, probability_of_improvement, stratified_interval
 from rulka.machine.errors import UserError
 from rulka.runtime.live import METRICS_FILE as RUN_METRICS
 from rulka.stages.folders import AGENT, AGENT_INIT, EVALUATION, METRICS_FILE, TRAINING_RUNS, TRANSFER_REPORT
@@ -28,8 +28,8 @@ PRETRAINING: Mapping[str, tuple[str, ...]] = {
     "cloned": ("races", "capture", "pretrain", "clone"),
 }
 """Stages that an agent's parts depend on, by source of the part."""
-PACE = "check_pace"
-"""Score of a greedy check: finish rate over the mean time of finished races in seconds."""
+PACE = "check_mean_pace_mps"
+"""Score of a greedy check."""
 
 
 @dataclass(frozen=True)
@@ -50,30 +50,27 @@ class Results:
     curves: pd.DataFrame = field(default_factory=pd.DataFrame)
     tracks: pd.DataFrame = field(default_factory=pd.DataFrame)
 
-    def scores(self, variant: str) -> Scores:
-        """Returns [R, 1] the scores of a variant's runs."""
-        return self.rows.loc[self.rows["variant"] == variant, [SCORE]].to_numpy(float)
-
     def summaries(self, baseline: str) -> list[dict[str, Any]]:
         """Aggregates the seeds of each variant with a finished cell, in the order of the file.
 
-        Each summary has the interquartile mean of the score and the probability of improvement over the baseline (None
-        for the baseline), both with intervals, the median time, the minimum of `kept`, and means of the rest.
+        Each summary has the mean score with its interval, the probability of improvement over the baseline with its
+        p-value (None for the baseline, or a single run), the median time, the minimum of `kept`, and means of the rest.
         """
         return [self._summary(variant, runs, baseline) for variant, runs in self.rows.groupby("variant", sort=False)]
 
     def _summary(self, variant: Any, runs: pd.DataFrame, baseline: str) -> dict[str, Any]:
-        scores, others = self.scores(variant), self.scores(baseline)
-        is_compared = variant != baseline and len(others) > 0
-        pair, times_s = (scores, others), column(runs, "median_time_s")
-        times_s, kept = times_s[np.isfinite(times_s)], column(runs, "kept")
+        scores, others = column(runs, SCORE), column(self.rows[self.rows["variant"] == baseline], SCORE)
+        is_compared = variant != baseline and min(len(scores), len(others)) > 1
+        times_s, kept = column(runs, "median_time_s"), column(runs, "kept")
+        times_s = times_s[np.isfinite(times_s)]
         return {
             "variant": variant,
             "num_runs": len(runs),
-            "score": float(interquartile_mean(scores)),
-            "score_interval": bootstrap_interval(interquartile_mean, scores),
-            "improvement": float(probability_of_improvement(*pair)) if is_compared else None,
-            "improvement_interval": bootstrap_interval(probability_of_improvement, *pair) if is_compared else None,
+            "score": float(scores.mean()),
+            # A single run, or equal ones, do not tell how far another may lie.
+            "score_interval": stratified_interval(scores[:, None]) if np.ptp(scores) > 0.0 else None,
+            "improvement": float(probability_of_improvement(scores, others)) if is_compared else None,
+            "improvement_p": improvement_p(scores, others) if is_compared else None,
             "median_time_s": float(np.median(times_s)) if len(times_s) else None,
             "kept": float(kept.min()) if np.isfinite(kept).all() else None,
         } | {
@@ -164,7 +161,7 @@ def _raced(cell: Cell) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
         "minutes": last["minutes"],
         "repeats": "yes" if training["repeats"] == "yes" else "no",
     }
-    curve = [line | {"cpu_minutes": line["cpu_minutes"] + before, PACE: _pace(line)} for line in lines]
+    curve = [line | {"cpu_minutes": line["cpu_minutes"] + before, PACE: line.get(PACE)} for line in lines]
     facts = ("uid", "name", "length_m", "trained_on")
     tracks = pd.DataFrame(
         {name: entry[name] for name in facts} | {"driver": driver} | entry["drivers"][driver]
@@ -191,19 +188,15 @@ def _minutes_before(cell: Cell) -> float:
 
 
 def retained_finish_rate(lines: Sequence[Mapping[str, Any]]) -> float | None:
-    """Returns the share of the initial finish rate that is kept in the first tenth of a training.
+    """Returns the share of the initial finish rate that is kept in the first half of a training.
 
-    It is the lowest finish rate of the greedy checks in the first tenth of all environment steps, relative to the first
-    check's, which is of the initial weights. None if these finished no race.
+    It is the lowest finish rate of the greedy checks in the first half of all environment steps, relative to the first
+    check's, which is of the initial weights. None if these finished no race. A tenth would be too short: so long IQN is
+    driven by its guide.
     """
     checks = [line for line in lines if line.get("check_finish_rate") is not None]
-    early = [check["check_finish_rate"] for check in checks if check["env_steps"] <= 0.1 * lines[-1]["env_steps"]]
+    early = [check["check_finish_rate"] for check in checks if check["env_steps"] <= 0.5 * lines[-1]["env_steps"]]
     return min(early) / early[0] if early and early[0] > 0.0 else None
-
-
-def _pace(line: Mapping[str, Any]) -> float | None:
-    rate = line.get("check_finish_rate")
-    return rate / line["check_mean_time_s"] if rate else rate
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -24,19 +24,18 @@ BRAKE = 6
 def test_what_is_told_of_races_by_hand(make_race: Callable[..., RaceResult]) -> None:
     """Three that ended after 2, 4 and 1 s, and two that needed 10 and 5 s for the 100 m."""
     races = [make_race(10, stop_m=20), make_race(10, stop_m=40), make_race(20, stop_m=20), make_race(10), make_race(20)]
-    assert ClosedLoop.of(races) == ClosedLoop(5, 0.4, 56.0, 7.5, 0.075, 4.4, 2.0)
+    assert ClosedLoop.of(races) == ClosedLoop(5, 0.4, 56.0, 7.5, 6.0, 4.4, 2.0)
     assert ClosedLoop.of(races[3:]).median_unfinished_s is None
     from_worst_to_best = [
-        ClosedLoop(4, *values, 9.0, 9.0)
-        for values in (
-            (0.0, 40.0, None, None),
-            (0.0, 60.0, None, None),
-            (0.25, 30.0, 30.0, 0.1),
-            (0.25, 20.0, 35.0, 0.07),
-            (1.0, 100.0, 25.0, 0.2),
-        )
+        [make_race(10, stop_m=40), make_race(10, stop_m=40)],
+        [make_race(10, stop_m=40), make_race(10, stop_m=60)],
+        [make_race(30), make_race(30, stop_m=99)],
+        # Slow is better than not there: on the mean over all metres it would be 8.6 m/s against half of 30 m/s.
+        [make_race(30), make_race(5)],
     ]
-    assert all(worse.score < better.score for worse, better in pairwise(from_worst_to_best))
+    assert all(
+        ClosedLoop.of(worse).score < ClosedLoop.of(better).score for worse, better in pairwise(from_worst_to_best)
+    )
 
 
 def test_a_network_races_by_its_most_likely_action(track: Track) -> None:
@@ -54,7 +53,7 @@ def test_a_network_races_by_its_most_likely_action(track: Track) -> None:
     assert (driven.num_races, driven.finish_rate, driven.median_unfinished_s) == (5, 1.0, None)
     assert driven.mean_progress_m == track.length_m
     assert driven.mean_time_s == pytest.approx(driven.mean_duration_s)
-    assert driven.mean_pace == pytest.approx(driven.mean_time_s / track.length_m)
+    assert driven.mean_pace_mps == pytest.approx(track.length_m / driven.mean_time_s, rel=0.01)
     assert (stood.finish_rate, stood.mean_time_s) == (0.0, None)
     assert stood.mean_duration_s == pytest.approx(params.race_end.no_progress_s, abs=0.051)
     assert stood.median_unfinished_s == pytest.approx(stood.mean_duration_s)

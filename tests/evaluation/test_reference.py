@@ -34,7 +34,7 @@ def make_evaluation(track: Track, make_race: MakeRace) -> Evaluation:
 
 def test_metrics_say_how_far_from_the_reference(track: Track, make_race: MakeRace) -> None:
     evaluation = make_evaluation(track, make_race)
-    metrics = metrics_of(evaluation, 1, "ppo")
+    metrics = metrics_of(evaluation, "ppo")
     entry = metrics["reference"]
     assert (entry["races"], entry["finish_rate"]) == (1, 1.0)
     assert entry["best_time_s"] == entry["median_time_s"] == 4.0
@@ -47,8 +47,8 @@ def test_metrics_say_how_far_from_the_reference(track: Track, make_race: MakeRac
     assert "medals by the reference lap  author 4.00 s, gold 5.00 s, silver 5.00 s, bronze 7.00 s" in text
     # On another track than that of the demonstrations there are none, which is no 0 of 0.
     whole = make_evaluation(track, make_race)
-    assert "demonstrations" in format_metrics(metrics_of(whole, 1, "ppo"))
-    metrics = metrics_of(replace(whole, demonstrations=[], reference=None), 1, "ppo")
+    assert "demonstrations" in format_metrics(metrics_of(whole, "ppo"))
+    metrics = metrics_of(replace(whole, demonstrations=[], reference=None), "ppo")
     assert metrics["demonstrations"]["races"] == 0
     assert "reference" not in metrics
     assert "times_reference" not in metrics["agent"]

@@ -1,32 +1,21 @@
-"""Statistics against hand-computed values, naive implementations and rliable 1.2.0 (20,000 and 5,000 resamples)."""
+"""Statistics against hand-computed values, brute force, rliable 1.2.0, and their own stated rates by simulation."""
 
 from __future__ import annotations
 
 import math
+from itertools import combinations
 
 import numpy as np
 import pytest
 
 from rulka.evaluation.statistics import (
-    Interval,
-    bootstrap_interval,
-    interquartile_mean,
-    median,
+    improvement_p,
+    median_interval,
     probability_of_improvement,
     rank_sum_p,
+    stratified_interval,
     wilson_interval,
 )
-
-OURS = np.array(
-    [
-        [0.7409, 0.9401, 0.5321],
-        [0.8309, 0.5908, 0.6001],
-        [0.3719, 0.8082, 0.759],
-        [0.4035, 0.7851, 0.4683],
-        [0.7411, 0.7773, 0.602],
-    ]
-)
-THEIRS = np.array([[0.5267, 0.1619, 0.18], [0.7409, 0.822, 0.6947], [0.7975, 0.847, 0.8548], [0.4829, 0.6139, 0.5066]])
 
 
 def test_wilson_interval() -> None:
@@ -39,26 +28,64 @@ def test_wilson_interval() -> None:
         assert abs(0.35 - end) / math.sqrt(end * (1 - end) / 20) == pytest.approx(1.959964, rel=1e-5)
 
 
-def test_means_by_hand() -> None:
-    """Of eight values, the two lowest and two highest are dropped, whatever they are: (3 + 4 + 5 + 6) / 4 = 4.5."""
-    values = np.array([100.0, 3.0, 4.0, -7.0, 5.0, 6.0, 99.0, 0.0])
-    assert interquartile_mean(values[:, None]) == pytest.approx(4.5)
-    assert interquartile_mean(np.array([[1.0, 2.0, 6.0]])) == pytest.approx(3.0)  # 3 // 4 = 0: none is dropped
-    # On the first task one win of two and a tie, (1 + 0.5) / 2; on the second none, though 9 beats all of the first.
-    ours, theirs = np.array([[2.0, 9.0]]), np.array([[1.0, 10.0], [2.0, 11.0]])
-    assert probability_of_improvement(ours, theirs) == pytest.approx((0.75 + 0.0) / 2)
+def test_improvement_by_hand() -> None:
+    """One win of two and a tie: (1 + 0.5) / 2; rliable 1.2.0 has the second."""
+    assert probability_of_improvement(np.array([2.0]), np.array([1.0, 2.0])) == pytest.approx(0.75)
+    ours, theirs = np.array([0.7409, 0.8309, 0.3719, 0.4035, 0.7411]), np.array([0.5267, 0.7409, 0.7975, 0.4829])
+    assert probability_of_improvement(ours, theirs) == pytest.approx(9.5 / 20)
 
 
-def test_bootstrap_interval() -> None:
-    """The median of two draws from {0, 1} is 0 or 1 with probability 1/4 each, else 1/2: the interval is [0, 1]."""
-    assert bootstrap_interval(median, np.array([[0.0], [1.0]]), seed=1, num_resamples=500) == Interval(0.0, 1.0)
-    samples = np.array([[10.0], [10.5], [11.0], [12.0], [15.0]])
-    first, again, other = (bootstrap_interval(median, samples, seed=s, num_resamples=50) for s in (1, 1, 2))
-    assert first == again
-    assert first != other
-    # Tasks with one value each have no spread, however different the values.
-    same = np.tile([0.1, 0.9], (4, 1))
-    assert bootstrap_interval(interquartile_mean, same) == (0.5, 0.5)
+def test_p_of_an_improvement_is_that_of_all_permutations() -> None:
+    """Of the 20 ways to draw three of six runs one is as extreme on this side, and as many on the other."""
+    assert improvement_p(np.array([4.0, 5.0, 6.0]), np.array([1.0, 2.0, 3.0])) == pytest.approx(2 / 20)
+    assert improvement_p(np.ones(3), np.ones(3)) == 1.0
+    values = np.array([3.0, 1.0, 2.0, 2.0, 5.0, 4.0, 2.0])  # with ties
+    splits = [
+        probability_of_improvement(values[list(ours)], np.delete(values, ours)) for ours in combinations(range(7), 3)
+    ]
+    tails = (np.mean(np.array(splits) >= splits[0] - 1e-9), np.mean(np.array(splits) <= splits[0] + 1e-9))
+    assert improvement_p(values[:3], values[3:]) == pytest.approx(min(1.0, 2 * min(tails)))
+
+
+def test_intervals_by_hand() -> None:
+    """Of three runs 1, 2, 6: mean 3, variance 7, and t of 2 degrees is 4.30265."""
+    assert stratified_interval(np.array([[1.0], [2.0], [6.0]])) == pytest.approx(
+        (3 - 4.302653 * math.sqrt(7 / 3), 3 + 4.302653 * math.sqrt(7 / 3)), rel=1e-6
+    )
+    # On two tasks variances 2 and 8 are pooled to 5, with one degree each: t of 2 degrees again, of four scores.
+    half = 4.302653 * math.sqrt(5 / 4)
+    both = np.array([[1.0, 10.0], [3.0, 14.0]])
+    assert stratified_interval(both) == pytest.approx((7 - half, 7 + half), rel=1e-6)
+    # The least and greatest of six hold the median except with 2 / 2^6; of nine, places 2 and 8
+    # do except with 20 / 2^9.
+    assert median_interval(np.arange(5.0)) is None
+    assert median_interval(np.arange(6.0)[::-1]) == (0.0, 5.0)
+    assert median_interval(np.arange(9.0)) == (1.0, 7.0)
+
+
+@pytest.mark.parametrize("num_runs", [3, 5, 9])
+def test_an_interval_over_runs_holds_at_its_rate(num_runs: int) -> None:
+    """Of 10,000 experiments; the rate of 0.95 is known to 0.0022."""
+    scores = np.random.default_rng(num_runs).normal(0.8, 0.1, (10_000, num_runs, 1))
+    intervals = np.array([stratified_interval(each) for each in scores])
+    assert 0.94 <= np.mean((intervals[:, 0] <= 0.8) & (intervals[:, 1] >= 0.8)) <= 0.96
+
+
+@pytest.mark.parametrize("num_runs", [3, 4, 5])
+def test_equal_variants_beat_each_other_in_at_most_one_experiment_of_twenty(num_runs: int) -> None:
+    """All orders of the runs of two equal variants are equally likely."""
+    ranks = np.arange(2.0 * num_runs)
+    splits = [np.array(ours) for ours in combinations(range(2 * num_runs), num_runs)]
+    ps = np.array([improvement_p(ranks[ours], np.delete(ranks, ours)) for ours in splits])
+    assert np.mean(ps < 0.05) <= 0.05
+    assert (ps.min() < 0.05) == (num_runs > 3), "three runs decide nothing"
+
+
+def test_median_interval_holds_at_its_rate() -> None:
+    """It may be too wide, for ends can only be values, but never too narrow."""
+    for num in (6, 10, 20):
+        intervals = np.array([median_interval(x) for x in np.random.default_rng(num).exponential(1.0, (500, num))])
+        assert 0.93 <= np.mean((intervals[:, 0] <= math.log(2)) & (intervals[:, 1] >= math.log(2))) <= 0.99
 
 
 def test_rank_sum() -> None:
@@ -69,12 +96,3 @@ def test_rank_sum() -> None:
     assert found == pytest.approx(0.0808, abs=1e-4)
     assert rank_sum_p([1.0, 2.0, 3.0], [4.0, None, 6.0]) == found, "who did not finish is slower than who did"
     assert rank_sum_p([], [1.0]) is rank_sum_p([2.0], [2.0]) is None
-
-
-def test_values_and_intervals_are_those_of_rliable() -> None:
-    assert interquartile_mean(OURS) == pytest.approx(0.6809333333333334, abs=1e-12)
-    assert probability_of_improvement(OURS, THEIRS) == pytest.approx(0.5083333333333333, abs=1e-12)
-    # The bootstrap is random: its bounds agree to about a hundredth.
-    assert bootstrap_interval(interquartile_mean, OURS) == pytest.approx((0.5829, 0.7540), abs=0.01)
-    both = bootstrap_interval(probability_of_improvement, OURS, THEIRS)
-    assert both == pytest.approx((0.2667, 0.7417), abs=0.03)

@@ -40,7 +40,7 @@ def make_report(
     params = read_params()
     return Report(
         evaluation=evaluation,
-        metrics={"tracks": entries_by_track([evaluation], [], 1)} | metrics_of(evaluation, 1, "ppo"),
+        metrics={"tracks": entries_by_track([evaluation], [])} | metrics_of(evaluation, "ppo"),
         races=EvaluationRaces.of(evaluation.track, params),
         demonstrations=demonstrations,
         origins=NOTHING,
@@ -52,7 +52,7 @@ def make_report(
 
 
 def headline_of(evaluation: Evaluation) -> str:
-    return headline(metrics_of(evaluation, 1, "ppo")).replace("\N{NO-BREAK SPACE}", " ")
+    return headline(metrics_of(evaluation, "ppo")).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_headline_admits_whatever_it_is(track: Track, make_race: MakeRace) -> None:

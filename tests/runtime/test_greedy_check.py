@@ -35,16 +35,15 @@ def _tensors(value: float) -> dict[str, torch.Tensor]:
     ("better", "worse"),
     [
         # An unfinished race counts as speed 0: 20 m/s are better than three quarters of 25, not than seven eighths.
-        (CheckResult(8, 1.0, 30.0, 0.05, 600.0, None), CheckResult(8, 0.75, 24.0, 0.04, 580.0, None)),
-        (CheckResult(8, 0.875, 24.0, 0.04, 580.0, None), CheckResult(8, 1.0, 30.0, 0.05, 600.0, None)),
-        (CheckResult(8, 1.0, 30.1, 0.0498, 600.0, None), CheckResult(8, 1.0, 30.0, 0.05, 600.0, None)),
-        (CheckResult(8, 0.125, 50.0, 0.5, 90.0, None), CheckResult(8, 0.0, None, None, 500.0, None)),
-        (CheckResult(8, 0.0, None, None, 120.0, None), CheckResult(8, 0.0, None, None, 100.0, None)),
+        (CheckResult(8, 1.0, 30.0, 20.0, 600.0, None), CheckResult(8, 0.75, 24.0, 18.75, 580.0, None)),
+        (CheckResult(8, 0.875, 24.0, 21.875, 580.0, None), CheckResult(8, 1.0, 30.0, 20.0, 600.0, None)),
+        (CheckResult(8, 0.125, 50.0, 1.5, 90.0, None), CheckResult(8, 0.0, None, 0.0, 500.0, None)),
+        (CheckResult(8, 0.0, None, 0.0, 120.0, None), CheckResult(8, 0.0, None, 0.0, 100.0, None)),
         # Where returns count, nothing else does.
-        (CheckResult(8, 0.0, None, None, 0.0, None, -1.0), CheckResult(8, 1.0, 30.0, 0.05, 600.0, None, -2.0)),
+        (CheckResult(8, 0.0, None, 0.0, 0.0, None, -1.0), CheckResult(8, 1.0, 30.0, 20.0, 600.0, None, -2.0)),
     ],
 )
-def test_rank(better: CheckResult, worse: CheckResult) -> None:
+def test_score(better: CheckResult, worse: CheckResult) -> None:
     assert better.score > worse.score
 
 
@@ -55,6 +54,7 @@ def test_one_race_in_each_car_by_hand() -> None:
     result = check.run(_tensors(1.0), seed=1, num_races=4)
     assert (result.num_races, result.mean_progress_m) == (6, 2.0 * RACE_STEPS)
     assert (result.finish_rate, result.mean_time_s) == (pytest.approx(2 / 3), pytest.approx(0.351))
+    assert result.mean_pace_mps == pytest.approx(2.0 * RACE_STEPS * (1 / 0.350 + 1 / 0.352) / 3)
     assert result.fastest is not None
     assert (result.fastest.car, result.fastest.time_ms) == (0, 350)
     assert len(steps) == 2 * RACE_STEPS  # two rounds of three for the four that were asked for
@@ -72,7 +72,7 @@ def test_best_are_kept_as_copies_and_race_once_more() -> None:
     best, weights = BestWeights(num_kept=2), _tensors(0.0)
     for env_steps, finish_rate in [(0, 0.5), (100, 0.25), (200, 0.75)]:
         weights["weight"].fill_(env_steps)
-        best.offer(env_steps, CheckResult(4, finish_rate, 20.0, 0.4, 50.0, None), weights)
+        best.offer(env_steps, CheckResult(4, finish_rate, 20.0, 2.5 * finish_rate, 50.0, None), weights)
     saved = best.state_dict()
     assert [(c["env_steps"], float(c["tensors"]["weight"][0])) for c in saved] == [(200, 200.0), (0, 0.0)]
     again = BestWeights(num_kept=2)
@@ -87,7 +87,7 @@ def test_the_initial_weights_always_take_part_in_the_last_choice() -> None:
     Of equals the newer ones are kept.
     """
     best = BestWeights(num_kept=2)
-    for number, pace in enumerate((0.05, 0.04, 0.04, 0.04)):
+    for number, pace in enumerate((20.0, 25.0, 25.0, 25.0)):
         best.offer(number, CheckResult(12, 1.0, 20.0, pace, 600.0, None), _tensors(number))
         again = BestWeights(num_kept=2)  # as a run that goes on after every check
         again.load_state_dict(best.state_dict())
@@ -99,7 +99,8 @@ def test_the_initial_weights_always_take_part_in_the_last_choice() -> None:
             pass
 
         def run(self, tensors, seed: int, num_races: int) -> CheckResult:
-            return CheckResult(num_races, 0.95 if tensors["weight"][0] else 1.0, 20.0, 0.05, 600.0, None)
+            finish_rate = 0.95 if tensors["weight"][0] else 1.0
+            return CheckResult(num_races, finish_rate, 20.0, 20.0 * finish_rate, 600.0, None)
 
     assert best.choose(LastRaces(), 2, 100).env_steps == 0
 
@@ -109,7 +110,7 @@ def test_records_are_faster_ones_only_and_survive(tmp_path: Path) -> None:
     result = check.run(_tensors(1.0), seed=1, num_races=3)
     for env_steps in (10, 20):  # the second is no faster
         records.offer(check, _tensors(1.0), env_steps, result)
-    records.offer(check, _tensors(1.0), 30, CheckResult(3, 0.0, None, None, 9.0, None))
+    records.offer(check, _tensors(1.0), 30, CheckResult(3, 0.0, None, 0.0, 9.0, None))
     race, number = record_in(tmp_path), np.arange(RACE_STEPS)
     assert (race["env_steps"], race["time_ms"], records.time_s) == (10, 350, 0.35)
     assert race["q_value"].shape == (RACE_STEPS, NUM_ACTIONS)

@@ -9,14 +9,12 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from rulka.evaluation.statistics import bootstrap_interval
 from rulka.machine.errors import UserError
 from rulka.study import work
 from rulka.study.experiment import run_experiment
@@ -55,9 +53,10 @@ Path("data/agent").mkdir()
 Path("data/agent/threads").write_text(os.environ.get("OMP_NUM_THREADS", "all"))
 score = params["ppo"]["gamma"] + params["train"]["seed"] / 100
 steps = [{"env_steps": 1000 * n, "cpu_minutes": n / 10, "minutes": n, "finish_rate": 1, "score": score} for n in (1, 2)]
-checks = [{"env_steps": 10 * n, "check_finish_rate": rate} for n, rate in ((0, 0.8), (10, 0.6), (19, 0.9), (30, 0.0))]
-times = {"minutes": 0, "finish_rate": None, "check_mean_time_s": 10 / score}
-steps = [{"cpu_minutes": check["env_steps"] / 100, **times} | check for check in checks] + steps
+checks = [{"env_steps": 10 * n, "check_finish_rate": rate} for n, rate in ((0, 0.8), (10, 0.6), (19, 0.9), (120, 0.0))]
+for check in checks:
+    check |= {"minutes": 0, "finish_rate": None, "check_mean_pace_mps": check["check_finish_rate"] * score}
+steps = [{"cpu_minutes": check["env_steps"] / 100} | check for check in checks] + steps
 training = {"run": "ppo-1", "repeats": "yes" if score < 0.9 else "max_cpu_minutes ended it"}
 Path("runs/train/ppo-1").mkdir(parents=True)
 Path("runs/train/ppo-1/metrics.jsonl").write_text("".join(json.dumps(step) + "\\n" for step in steps))
@@ -94,8 +93,6 @@ FILE = {
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("rulka.study.work.POLL_INTERVAL_S", 0.02)
-    # The ends of an interval over two seeds are the two, however often they are drawn.
-    monkeypatch.setattr("rulka.study.results.bootstrap_interval", partial(bootstrap_interval, num_resamples=200))
     stages = {
         "pretrain": (PRETRAIN, [], "data/encoder", ["pretrain"]),
         "transfer": (TRANSFER, ["data/encoder"], "data/agent_init", ["transfer"]),
@@ -128,11 +125,11 @@ def test_an_experiment_is_run_once_and_has_a_page() -> None:
     table, rows = run_experiment(write(), (), 2, Path("page.md"), said.append)
     assert said[0] == "A test: 4 cells, 11 stages. A second."
     assert len([line for line in said if "is done" in line]) == 11
-    assert "| plain | 2 | 1.005 (1.000 to 1.010) |  | 100% | 9.95 s | 0.75 | 2,000 | 0.2 | 0.0 |" in table
-    assert "| low | 2 | 0.815 (0.810 to 0.820) | 0.00 (0.000 to 0.000) | 100% | 12.27 s | 0.75 | 2,000 | 0.2 |" in table
+    assert "| plain | 2 | 1.005 (0.941 to 1.069) |  | 100% | 9.95 s | 0.75 | 2,000 | 0.2 | 0.0 |" in table
+    assert "| low | 2 | 0.815 (0.751 to 0.879) | 0.00 (p = 0.33) | 100% | 12.27 s | 0.75 | 2,000 | 0.2 |" in table
     assert [(row["variant"], row["score_interval"]) for row in json.loads(json.dumps(rows))] == [
-        ("plain", pytest.approx([1.0, 1.01], abs=1e-3)),
-        ("low", pytest.approx([0.81, 0.82], abs=1e-3)),
+        ("plain", pytest.approx([0.941, 1.069], abs=1e-3)),
+        ("low", pytest.approx([0.751, 0.879], abs=1e-3)),
     ]
     page = Path("page.md").read_text()
     assert table in page

@@ -179,7 +179,7 @@ def test_the_epoch_that_races_best_is_kept(
             real,
             finish_rate=0.0,
             mean_time_s=None,
-            mean_pace=None,
+            mean_pace_mps=0.0,
             mean_progress_m={1: 5.0, 2: 9.0, 3: 7.0, 4: 6.0}[len(seen)],
         )
 

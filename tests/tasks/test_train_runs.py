@@ -45,7 +45,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (spec.folder / METRICS_FILE).write_text('{"env_steps": 1}\n', encoding="utf-8")
         Checkpoints(spec.folder).save(1, {"number": len(labels)})
         ExperienceFiles(spec.folder, 0).write({0: {}})
-        result = CheckResult(1, 0.0, None, None, 1.0, None)
+        result = CheckResult(1, 0.0, None, 0.0, 1.0, None)
         best = Candidate(1, result, spec.make_learner().network.state_dict())
         return Outcome(
             best, "max_env_steps", RunState(env_steps=1, marks=[[0, 5], [1, len(labels)]]), None, "float32", "yes"
