@@ -6,6 +6,7 @@ code here is the same for both.
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -36,6 +37,8 @@ from rulka.runtime.collector import CarBatch
 from rulka.runtime.learner_loop import Outcome
 from rulka.runtime.specs import MakeActor, MakeCars, RunSpec
 from rulka.training.params import TrainParams
+
+_LOGGER = logging.getLogger(__name__)
 
 STEP_MS = 50
 """Assumed duration of a step in an environment without a clock."""
@@ -193,6 +196,8 @@ def trained_agent(
         **facts: additional facts about the training, for reports.
     """
     state, best = outcome.state, outcome.best
+    if best.env_steps == 0:
+        _LOGGER.warning("%s keeps its initial weights: none that it learned raced better", spec.algorithm)
     training = {
         "env_steps": state.env_steps,
         "gradient_steps": state.gradient_steps,

@@ -155,3 +155,17 @@ def test_three_decisions_by_hand(clock: int, is_terminal: bool, reward: float, d
     )
     found = mini_race_rewards(three, np.array([clock]), 0.5, 140)
     assert tuple(each.tolist() for each in found) == ([reward], [discount])
+
+
+@pytest.mark.parametrize("algorithm", ["iqn", "pql"])
+def test_returns_of_another_scale_are_told_once(algorithm, races, caplog):
+    """Rewards are 0 to 2, and gamma is 0.9: returns of 10 in the mean, and of 1,000 with 100 times the rewards."""
+    learner = make_learner(small_spec(algorithm, gamma=constant(0.9)), seed=0)
+    block = races.drive(make_actor(small_spec(algorithm), seed=0))
+    learner.insert(block, 0, 0)
+    assert "divide all rewards" not in caplog.text
+    learner = make_learner(small_spec(algorithm, gamma=constant(0.9)), seed=0)
+    block.reward[:] *= 100.0
+    for _ in range(2):
+        learner.insert(block, 0, 0)
+    assert caplog.text.count("divide all rewards by") == 1

@@ -181,6 +181,16 @@ def test_what_the_file_leaves_out_has_its_default() -> None:
         ({"transfer.iqn.heads": "cloned"}, "but clone.shape is policy: .* to fresh, or clone.shape to iqn"),
         ({"transfer.ppo.heads": "fresh"}, "set ppo.value_warmup_steps to 0"),
         ({"train.algorithm": "impala", "transfer.impala.heads": "fresh"}, "set impala.value_warmup_steps to 0"),
+        # Budgets in which nothing can be learned.
+        (
+            {"train.max_env_steps": 16_383},
+            "ppo.value_warmup_steps 16384 needs a longer run than train.max_env_steps 16383",
+        ),
+        (
+            {"train.compared_env_steps": 16_000},
+            "iqn.warmup_steps 16384 needs a longer run than train.compared_env_steps",
+        ),
+        (IQN_ALONE | {"train.max_env_steps": 4000, "iqn.warmup_steps": 0}, "iqn.start_steps 8192 needs a longer run"),
         ({"impala.correction.c_bar": 1.5}, "c_bar needs to be at most rho_bar, but 1.5 is greater than 1.0"),
         ({"train.learners": 2, "ppo.batch_size": 511}, "train.learners 2 needs equal shares of ppo.batch_size 511"),
         ({"train.learners": 2, "train.num_collectors": 3}, "learners need equal shares of num_collectors, but it is 3"),

@@ -17,7 +17,7 @@ FILE: dict[str, Any] = {
     "title": "A test",
     "question": "Is it read?",
     "cost": "Nothing.",
-    "budget": {"env_steps": 1000},
+    "budget": {"env_steps": 100_000},
     "seeds": [1, 2],
     "baseline": "plain",
     "overrides": {"train": {"compared": []}, "ppo": {"gamma": 0.99}},
@@ -50,7 +50,7 @@ def test_cells_are_variants_times_seeds_and_share_what_does_not_differ(tmp_path:
     assert plan.name == "test"
     assert [cell.name for cell in plan.cells] == [f"{name}/{seed}" for name in FILE["variants"] for seed in (1, 2)]
     assert [cell.params.train.seed for cell in plan.cells] == [1, 2] * 4
-    assert {cell.params.train.max_env_steps for cell in plan.cells} == {1000}
+    assert {cell.params.train.max_env_steps for cell in plan.cells} == {100_000}
     assert [cell.params.ppo.gamma.values[0] for cell in plan.cells if cell.variant == "slow"] == [0.9, 0.9]
     # `transfer` reads section `train`, as every one of its cells does: its seed lies there; and no algorithm's.
     jobs = [job.name.partition("-")[0] for job in jobs_of(read(tmp_path).cells)]

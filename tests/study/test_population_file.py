@@ -26,7 +26,11 @@ FILE: dict[str, Any] = {
     "turn_env_steps": 1000,
     "seed": 7,
     "races": 10,
-    "overrides": {"train": {"algorithm": "impala"}, "transfer": {"impala": {"encoder": "fresh"}}},
+    "overrides": {
+        "train": {"algorithm": "impala"},
+        "transfer": {"impala": {"encoder": "fresh"}},
+        "impala": {"value_warmup_steps": 0},
+    },
     "parameters": {"impala.learning_rate": RATE},
     "explore": {"factors": [0.8, 1.25], "resample": 0.25},
 }
@@ -86,7 +90,7 @@ def test_the_key_tells_populations_apart_and_not_what_is_for_people(tmp_path: Pa
         ({"parameters": {"impala.learning_rate": RATE | {"start": [1, 2]}}}, "start must rise and lie in the range"),
         ({"seeded": ["train.sead"]}, "unknown key train.sead"),
         ({"overrides": {"train": {"max_env_steps": 5}}}, "train.max_env_steps is the population's own matter"),
-        ({"overrides": {"train": IN_GAME}}, "train.environment is game"),
+        ({"overrides": {"train": IN_GAME, "impala": {"value_warmup_steps": 0}}}, "train.environment is game"),
     ],
 )
 def test_what_cannot_be_is_named_before_anything_runs(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -46,7 +46,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         Checkpoints(spec.folder).save(1, {"number": len(labels)})
         ExperienceFiles(spec.folder, 0).write({0: {}})
         result = CheckResult(1, 0.0, None, 0.0, 1.0, None)
-        best = Candidate(1, result, spec.make_learner().network.state_dict())
+        best = Candidate(len(labels) - 1, result, spec.make_learner().network.state_dict())
         return Outcome(
             best, "max_env_steps", RunState(env_steps=1, marks=[[0, 5], [1, len(labels)]]), None, "float32", "yes"
         )
@@ -72,7 +72,10 @@ def test_a_finished_run_is_delivered_again_and_never_emptied(
     assert load_artifact(folders.out, "agent").provenance == first
     assert f"{folder.as_posix()} is trained to its end and delivered again. To train anew, remove it" in caplog.text
     assert trained == ["train ppo"]
+    kept = "ppo keeps its initial weights: none that it learned raced better"
+    assert caplog.text.count(kept) == 1
     train(changed(params, "train", seed=9), folders=folders)
+    assert caplog.text.count(kept) == 1, "the second run's were learned"
     assert trained == ["train ppo", "train ppo"]
     assert {path for path in folder.rglob("*") if path.is_file()} == left
     train(params, folders=folders)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from rulka.agents.shared.network_params import CloneShape, NetworkParams
 from rulka.agents.shared.params import (
     ActionRepeat,
+    Gamma,
     MaxGradNorm,
     OffPolicyParams,
     PartHeads,
@@ -87,6 +88,7 @@ class IqnParams(OffPolicyParams):
     PARTS = IqnPartsParams
 
     SPLIT = ("batch_size", "buffer_steps", "start_steps")
+    LEARNS_AFTER = ("start_steps", "warmup_steps")
     INT8_NEEDS: ClassVar[dict[str, object]] = {
         "network.iqn.embedding_at": "hidden",
         "network.iqn.layer_norm": False,
@@ -107,7 +109,7 @@ class IqnParams(OffPolicyParams):
         over_budget("exponential", (0.0, 0.001), (1.0, 5e-05)), "Learning rate of RAdam."
     )
     # 3.3 s: over 7 s the Q-values of actions are too close.
-    gamma: ShareSchedule = key(constant(0.970225), "Discount of one decision.")
+    gamma: Gamma = constant(0.970225)
     epsilon: ShareSchedule = key(over_budget("exponential", (0.0, 0.1), (1.0, 0.03)), "Share of random actions.")
     epsilon_spread: NotNegative = key(0.0, "Growth of epsilon's exponent from 1 over a collector's cars; 0 for none.")
     boltzmann_epsilon: ShareSchedule = key(constant(0.0), "Further share of actions, the best by noisy Q-values.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rulka.agents.shared.params import MaxGradNorm, OffPolicyParams, RacerTau, SectionContext
+from rulka.agents.shared.params import Gamma, MaxGradNorm, OffPolicyParams, RacerTau, SectionContext
 from rulka.contracts.schedule import Schedule
 from rulka.contracts.section import (
     NEEDS_FREE,
@@ -35,7 +35,7 @@ class PqlParams(OffPolicyParams):
     max_steps_ahead: Whole = key(4096, "Decisions that collectors may be ahead of those that are due.")
     batch_size: BatchSize = key(512, "Transitions per critic update, and states per policy update.")
     n_steps: Count = key(3, "Largest number of decisions in a transition.")
-    gamma: ShareSchedule = key(constant(0.985), "Discount of one decision.")
+    gamma: Gamma = constant(0.985)
     learning_rate: LearningRateSchedule = key(
         constant(0.0005), "Adam's learning rate for critics, encoder and float head."
     )

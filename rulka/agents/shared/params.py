@@ -135,6 +135,8 @@ class AlgorithmParams(Section):
 
     SPLIT: ClassVar[tuple[str, ...]] = ()
     """Counts that several learners divide among them; empty if the algorithm supports only one learner."""
+    LEARNS_AFTER: ClassVar[tuple[str, ...]] = ()
+    """Counts of decisions before which racing weights cannot change."""
     INT8_NEEDS: ClassVar[dict[str, object]] = {}
     """Values, by dotted name, that acting in int8 needs beyond those of every network."""
 
@@ -226,6 +228,7 @@ class CriticParams(PolicyGradientParams):
     """Base section of policy-gradient algorithms with a value function."""
 
     SPLIT: ClassVar[tuple[str, ...]] = ("steps_per_update", "batch_size", "value_warmup_steps")
+    LEARNS_AFTER: ClassVar[tuple[str, ...]] = ("value_warmup_steps",)
 
     value_weight: NotNegativeSchedule = key(constant(0.5), "Weight of the value loss relative to the policy loss.")
     value_warmup_steps: Whole = key(16_384, "First decisions, which fit the value head alone; the policy stays.")
@@ -262,6 +265,9 @@ class ClippedParams(EpochsParams):
 class OffPolicyParams(AlgorithmParams):
     """Base section of off-policy algorithms, which learn from replay."""
 
+    LEARNS_AFTER: ClassVar[tuple[str, ...]] = ("start_steps",)
+
+    gamma: Gamma
     # Sections are frozen, so a narrower type is safe.
     rate_of: StillEncoderParams = key(  # pyright: ignore[reportIncompatibleVariableOverride]
         StillEncoderParams(), "Factors on the learning rate, by part of the network; 0 freezes."
