@@ -46,7 +46,7 @@ from rulka.datasets.formats.split import SPLITS, Split
 from rulka.evaluation.closed_loop import drive
 from rulka.evaluation.dagger import Adviser, RecordingAdviser, collect_dagger_races, line_adviser
 from rulka.evaluation.race import EvaluationRaces
-from rulka.machine.device import Generators, device_of, use_cores, use_device
+from rulka.machine.device import Generators, device_of, use_device, use_threads
 from rulka.machine.errors import UserError
 from rulka.machine.precision import raise_malloc_thresholds
 from rulka.machine.progress import Progress
@@ -300,7 +300,7 @@ def _write_results(
 
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
-    use_cores()
+    use_threads()
     raise_malloc_thresholds()
     check_not_cached(POLICY, "clone", OWN_FILES)
     clone(read_params(), folders=Folders(races=RACES, frames=FRAMES, encoder=ENCODER, out=POLICY, runs=CLONE_RUNS))

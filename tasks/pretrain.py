@@ -27,7 +27,7 @@ from rulka.contracts.observation import reference_normalisation
 from rulka.datasets.card import contact_sheet
 from rulka.datasets.formats.frames import FrameDataset, Images, check_contract
 from rulka.datasets.formats.split import SPLITS
-from rulka.machine.device import Generators, device_of, make_generator, upload_ahead, use_cores, use_device
+from rulka.machine.device import Generators, device_of, make_generator, upload_ahead, use_device, use_threads
 from rulka.machine.errors import UserError
 from rulka.machine.precision import raise_malloc_thresholds
 from rulka.machine.progress import Progress
@@ -201,7 +201,7 @@ def _draw_previews(folder: Path, objective: Objective, pretrain: PretrainParams,
 
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
-    use_cores()
+    use_threads()
     raise_malloc_thresholds()
     check_not_cached(ENCODER, "pretrain", OWN_FILES)
     pretrain(read_params(), frames_dir=FRAMES, out_dir=ENCODER, runs_dir=PRETRAIN_RUNS)

@@ -27,6 +27,9 @@ DEVICE_VARIABLE = "RULKA_DEVICE"
 """Environment variable that names the device; `auto` if it is not set."""
 
 CPU = torch.device("cpu")
+NUM_THREADS = 2
+"""Threads of stages that compute alone: threads divide sums and so decide their last bits, which must not depend on the
+number of cores."""
 
 _NAMES = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
 _KNOWN = "auto, cpu, cuda, cuda:1 (or another number) and mps"
@@ -218,10 +221,10 @@ def device_of(network: nn.Module) -> torch.device:
     return next(network.parameters()).device
 
 
-def use_cores() -> None:
-    """Makes torch use every core, hyperthreads too, unless OMP_NUM_THREADS sets the number of threads."""
+def use_threads() -> None:
+    """Makes torch use `NUM_THREADS` threads, unless OMP_NUM_THREADS sets their number."""
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(os.cpu_count() or 1)
+        torch.set_num_threads(NUM_THREADS)
 
 
 def has_bfloat16(gpu: torch.device) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import threading
@@ -14,7 +15,15 @@ import torch
 from torch import Tensor
 
 from rulka.machine import device
-from rulka.machine.device import CPU, DEVICE_VARIABLE, choose_device, upload_ahead, use_device
+from rulka.machine.device import (
+    CPU,
+    DEVICE_VARIABLE,
+    NUM_THREADS,
+    choose_device,
+    upload_ahead,
+    use_device,
+    use_threads,
+)
 from rulka.machine.errors import UserError
 from rulka.operations import doctor
 from rulka.operations.doctor import State, findings_of
@@ -179,3 +188,18 @@ def test_a_batch_is_made_while_the_last_is_computed_with() -> None:
         values.extend(batch.value.tolist() for batch in coming)
     assert values == [[number, number] for number in (0.0, 1.0, 2.0, 3.0)]
     assert threading.get_ident() not in makers
+
+
+def test_threads_are_as_many_on_every_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They divide sums, and so decide what is learned."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    try:
+        use_threads()
+        assert torch.get_num_threads() == NUM_THREADS
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        torch.set_num_threads(1)
+        use_threads()
+        assert torch.get_num_threads() == 1, "what people set holds"
+    finally:
+        torch.set_num_threads(1)

@@ -318,6 +318,47 @@ def level_values(out: Path, tensors: Mapping[str, Any]) -> dict[str, Any]:
     return {"weights": digest(tensors), **{name: summary(series) for name, series in losses.items()}}
 
 
+def operations() -> dict[str, Any]:
+    """Returns what single operations make of random numbers: tells where the processors of two makers differ."""
+    import torch
+    from torch.nn import functional
+
+    rng = np.random.default_rng(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.from_numpy(rng.normal(0, 1, shape).astype(np.float32))
+
+    rows, weights, image = draw(512, 1024), draw(1024, 512), draw(128, 1, 64, 64)
+    first, second = draw(16, 1, 4, 4).requires_grad_(), draw(32, 16, 4, 4).requires_grad_()
+    seen = functional.conv2d(torch.relu(functional.conv2d(image, first, stride=2)), second, stride=2)
+    seen.square().sum().backward()
+    weight = torch.nn.Parameter(rows[0].clone())
+    optimiser = torch.optim.Adam([weight])
+    for gradient in rows[1:4]:
+        weight.grad = gradient.clone()
+        optimiser.step()
+    found = {
+        "product of matrices": rows @ weights,
+        "product of a row": rows[:1] @ weights[:, :12],
+        "convolutions": seen,
+        "gradient of the first convolution": first.grad,
+        "gradient of the second convolution": second.grad,
+        "exp": rows.exp(),
+        "tanh": rows.tanh(),
+        "cos": rows.cos(),
+        "log_softmax": rows.log_softmax(1),
+        "sum": rows.sum(),
+        "mean of columns": rows.mean(0),
+        "norm": rows.norm(),
+        "layer norm": functional.layer_norm(rows, (1024,)),
+        "Adam": weight,
+        "solving": torch.linalg.solve(weights[:184, :184].double(), weights[:184, :1].double()),
+        "product in NumPy": torch.from_numpy(rows.numpy() @ weights.numpy()),
+        "exp in NumPy": torch.from_numpy(np.exp(rows.numpy())),
+    }
+    return {name: digest({name: tensor}) for name, tensor in found.items() if tensor is not None}
+
+
 FIT = {
     "epochs": 8,
     "patience": None,
@@ -359,6 +400,7 @@ AGENTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
 }
 """Algorithm, what is changed of its section, and of `network.iqn`, and the preset that comes first."""
 LEVELS: Mapping[str, Callable[[], dict[str, Any]]] = {
+    "operations": operations,
     "autoencoder": partial(pretrain_with, {"kind": "autoencoder"}),
     "vae": partial(pretrain_with, {"kind": "vae", "num_latent": 8, "kl_weight": 0.001}),
     "simclr": partial(pretrain_with, {"kind": "simclr", "temperature": 0.5, **VIEWS}),
