@@ -265,7 +265,8 @@ def _when(results: Results, level: float, baseline: str) -> str:
 def _middle(values: NDArray[np.float64], form: str) -> str | None:
     if not len(values):
         return None
-    return f"{np.median(values):{form}} ({values.min():{form}} to {values.max():{form}})"
+    ends = f" ({values.min():{form}} to {values.max():{form}})" if len(values) > 1 else ""
+    return f"{np.median(values):{form}}{ends}"
 
 
 def _spread(values: NDArray[np.float64], form: str = "{:.4g}") -> str:
