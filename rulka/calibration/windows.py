@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.contracts.actions import TICK_MS
+from rulka.contracts.actions import PRESSED, TICK_MS
 from rulka.contracts.observation import CAR, DIRT_IDS, GRASS_IDS, ZONE_SPACING_M, centres_of_mass
 from rulka.datasets.formats.races import Race
 from rulka.simulator import car as columns
@@ -164,7 +164,7 @@ def _regimes(race: Race, starts: NDArray[np.int64], turbo_left_s: NDArray[np.flo
     up_y = rows[:, :, CAR["rotation"]][:, :, 4]
     ticks = race.state_time_ms[starts][:, None] // TICK_MS + np.arange(HORIZONS_MS[2] // TICK_MS)
     gas, brake = race.controls[np.minimum(ticks, race.num_ticks - 1)][:, :, 1:].transpose(2, 0, 1)
-    is_braking = (brake > 0.5).mean(axis=1) >= 0.1
+    is_braking = (brake > PRESSED).mean(axis=1) >= 0.1
     touched = {name: np.asarray(np.isin(material, ids) & contact).any(axis=2) for name, ids in GROUNDS.items()}
     of = {
         "walls": (np.diff(speed, axis=1) < -WALL_MPS).any(axis=1),
@@ -176,7 +176,7 @@ def _regimes(race: Race, starts: NDArray[np.int64], turbo_left_s: NDArray[np.flo
         "dirt": touched["dirt"].mean(axis=1) > 0.2,
         "brake": is_braking,
         "slide": (rows[:, :, CAR["is_sliding"]] > 0.5).any(axis=2).sum(axis=1) >= 2,
-        "gas off": (gas < 0.5).mean(axis=1) > 0.5,
+        "gas off": (gas <= PRESSED).mean(axis=1) > 0.5,
         "grip": np.ones(len(starts), bool),
     }
     return np.argmax([of[name] for name in REGIMES], axis=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rulka.recordings.alignment import device_of, measure_lag
+from rulka.recordings.alignment import device_of, measure_lag, measure_pedal_sign
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.model import Ghost, MapInfo
 from rulka.recordings.reader import read_header, read_map, read_recording
@@ -51,7 +51,9 @@ def _facts(ghost: Ghost, file: str, kind: str, map_uid: str = "", environment: s
     samples, lag, problem = ghost.samples, None, None
     try:
         check_times(ghost)
-        lag = measure_lag(ghost).ticks if ghost.events else None
+        if ghost.events:
+            lag = measure_lag(ghost).ticks
+            measure_pedal_sign(ghost, lag)
     except RecordingError as error:
         problem = error
     return {
