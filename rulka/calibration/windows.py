@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rulka.contracts.actions import PRESSED, TICK_MS
 from rulka.contracts.observation import CAR, DIRT_IDS, GRASS_IDS, ZONE_SPACING_M, centres_of_mass
 from rulka.datasets.formats.races import Race
+from rulka.recordings.car_rows import interpolate_rows
 from rulka.simulator import car as columns
 from rulka.simulator import physics as kernels
 from rulka.simulator.constants import constant_array, road_array, table_array
@@ -102,7 +103,7 @@ def cut_windows(track: Track, races: Sequence[Race], paths: Sequence[DrivenPath]
 
     Args:
         track: track made from the recordings.
-        races: finished races with inputs and samples every 100 ms.
+        races: finished races with inputs; samples at other times than every 100 ms are interpolated.
         paths: path of each race, with the times of its turbo pads.
     """
     # Recordings do not give the road's width, so the recorded surface extends to wherever people drove.
@@ -114,6 +115,9 @@ def cut_windows(track: Track, races: Sequence[Race], paths: Sequence[DrivenPath]
 
 
 def _of_race(track: Track, road: NDArray[np.float64], race: Race, path: DrivenPath) -> Windows:
+    if (np.diff(race.state_time_ms) != SAMPLE_MS).any():  # 50 ms in the 2020 game and of some tools
+        time_ms = np.arange(0, race.state_time_ms[-1] + SAMPLE_MS, SAMPLE_MS)
+        race = replace(race, state_time_ms=time_ms, state=interpolate_rows(race.state_time_ms, race.state, time_ms))
     last = int(np.searchsorted(race.state_time_ms, race.race_time_ms or 0)) - HORIZONS_MS[1] // SAMPLE_MS
     starts = np.arange(0, max(last, 0), START_STEP)
     speed = np.linalg.norm(race.state[starts][:, CAR["velocity"]], axis=1)

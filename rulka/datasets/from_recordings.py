@@ -42,7 +42,7 @@ SUFFIX = ".gbx"
 NUM_SHOWN_REASONS = 10
 MAX_START_APART_M = 16.0
 """All races on a map start in one place. Ghosts of a file that start further apart (half a block) are of two maps."""
-_CODES = re.compile(r"\$(?:[0-9a-fA-F]{3}|[hlpHLP]\[[^\]]*\]|[a-zA-Z<>])")
+_CODES = re.compile(r"\$(?:[0-9a-fA-F]{3}|[hlpHLP]\[[^\]]*\]|[a-zA-Z<>])|[\x00-\x1f\x7f]")
 
 
 class UnfinishedError(UnusableRecordingError):
@@ -320,7 +320,7 @@ def map_name(recording: Recording) -> str:
 
 
 def plain_text(name: str) -> str:
-    """Strips colour and style codes, such as `$f00` and `$o`, from a name of the game."""
+    """Strips colour and style codes, such as `$f00` and `$o`, and control characters from a name of the game."""
     return _CODES.sub("", name).replace("$$", "$").strip()
 
 

@@ -357,6 +357,7 @@ def test_a_name_that_is_no_utf8_is_escaped_and_used(read: Callable[..., RaceData
 
 
 def test_plain_text() -> None:
+    assert plain_text("A\0B\x1b[1mC\n") == "AB[1mC"
     names = {"$f00A$o$iB": "AB", "TM$ec0S $fff- $$5": "TMS - $5", "$h[bigbang1112]$ffffile": "file", "plain": "plain"}
     assert {name: plain_text(name) for name in names} == names
 
