@@ -226,6 +226,7 @@ def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool 
         controls=controls,
         state_time_ms=time_ms[:num_samples],
         state=state,
+        car=ghost.car,
     )
 
 

@@ -21,6 +21,9 @@ class SelectParams(Section):
     with_respawns: bool = key(False, "Accept races in which the player respawned; their paths jump.")
     min_race_s: Positive | None = key(None, "Shortest accepted race in seconds; null for any.")
     max_race_s: Positive | None = key(None, "Longest accepted race in seconds; null for any.")
+    car: str | None = key(
+        "StadiumCar", "Car named in the recording; null for any. Only Forever's and United's StadiumCar is simulated."
+    )
     environment: str | None = key(None, "Environment named in the recording, for example Stadium; null for any.")
     max_best_ratio: float | None = key(None, "Slowest race, over the map's best time; null: any.", ge=1.0, le=MOST)
 
