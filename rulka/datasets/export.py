@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from rulka.datasets.formats.races import Race, load_races
-from rulka.datasets.from_recordings import plain_text
 from rulka.machine.errors import UserError
 from rulka.recordings.input_script import write_script
 from rulka.stages.outputs import new_file
@@ -65,7 +64,7 @@ def write_race(race: Race, out: Path) -> None:
         UserError: if the file exists or cannot be written.
     """
     time = "not finished" if race.race_time_ms is None else f"{race.race_time_ms} ms"
-    player = plain_text(race.player) or PROGRAM
+    player = " ".join(race.player.split()) or PROGRAM  # a nickname can hold line breaks
     head = (f"race: {race.race_id}", f"map: {race.map_uid}", f"player: {player}", f"time: {time}")
     with new_file(out, may_replace=False) as beside:
         beside.write_text(write_script(race.controls, head), encoding="utf-8")
