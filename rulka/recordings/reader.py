@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rulka.machine.disk import check_readable
 from rulka.recordings.clip import read_clip
 from rulka.recordings.container import GHOST, MAP, MAX_FILE_BYTES, REPLAY, Container, read_container
 from rulka.recordings.errors import (
@@ -89,7 +90,7 @@ def parse_map(data: bytes) -> MapInfo:
 def _read_bytes(path: Path) -> bytes:
     """Reads a file; one larger than any recording is an error."""
     try:
-        with path.open("rb", buffering=0) as file:
+        with check_readable(path).open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_FILE_BYTES:
                 message = f"{utf8_path(path)} has more than {MAX_FILE_BYTES} bytes, no recording is that large"
