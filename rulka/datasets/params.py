@@ -52,7 +52,7 @@ class CaptureParams(Section):
     backend: Backend = key("simulator", "Renderer: the simulator's camera, or the game, which replays the races.")
     maps: MapChoice = key("all", "Maps whose races are captured: the main track, or all, to see more roads.")
     steer_dead_zone: float = key(0.0153, "Largest analog steering that counts as none, in full locks.", ge=0, lt=1)
-    recoveries: int = key(0, "Disturbed simulator drives per training race, which show recovery.", ge=0, le=1000)
+    recoveries: int = key(0, "Disturbed simulator drives per training race on the main track.", ge=0, le=1000)
     num_workers: int = key(2, "Number of processes that render frames.", ge=1, le=256)
     validation_fraction: float = key(
         0.1, "Share of a map's races, by a hash of each, that selects the epoch; 0 holds out none.", ge=0, lt=1
