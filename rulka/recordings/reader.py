@@ -87,6 +87,14 @@ def parse_map(data: bytes) -> MapInfo:
     return read_map_container(container)
 
 
+def embedded_map(recording: Recording) -> MapInfo | None:
+    """Returns the map in a recording, or None if it is missing or unreadable."""
+    try:
+        return parse_map(recording.map_data)
+    except RecordingError:
+        return None
+
+
 def _read_bytes(path: Path) -> bytes:
     """Reads a file; one larger than any recording is an error."""
     try:

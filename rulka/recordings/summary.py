@@ -8,7 +8,7 @@ from typing import Any
 from rulka.recordings.alignment import device_of, measure_lag, measure_pedal_sign
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.model import Ghost, MapInfo
-from rulka.recordings.reader import parse_map, read_header, read_map, read_recording
+from rulka.recordings.reader import embedded_map, read_header, read_map, read_recording
 from rulka.recordings.times import check_times
 from rulka.stages.folders import utf8_path
 
@@ -37,20 +37,14 @@ def inspect_file(path: Path | str) -> dict[str, Any]:
             summary |= _map_facts(read_map(path))
         else:
             found = read_recording(path)
-            about = file, found.kind, found.map_uid, found.environment, _map_name(found.map_data)
+            inside = embedded_map(found)
+            about = file, found.kind, found.map_uid, found.environment, inside.header.map_name if inside else ""
             summary["ghosts"] = [_facts(ghost, *about) for ghost in found.ghosts]
             summary |= summary["ghosts"][0] if found.ghosts else _facts(told, *about)
     except RecordingError as error:
         summary |= _problem(error)
         summary["map_uid"] = summary["map_uid"] or getattr(error, "map_uid", "")
     return summary
-
-
-def _map_name(map_data: bytes) -> str:
-    try:
-        return parse_map(map_data).header.map_name
-    except RecordingError:  # the map is missing, or of a game whose maps are not read; its recording is
-        return ""
 
 
 def _facts(

@@ -106,7 +106,10 @@ def test_recordings_of_which_none_can_be_used_leave_the_old_output_and_their_rea
     values = {"track": TRACK, "races": params(num_demonstrations=2)}
     monkeypatch.setattr("tasks.races.read_params", lambda: PARAMS.model_copy(update=values))
     Path("data/recordings").mkdir(parents=True)
+    Path("data/recordings/replays.zip").touch()
     main()
+    assert "races: not read: data/recordings/replays.zip: unpack it" in capsys.readouterr().out
+    Path("data/recordings/replays.zip").unlink()
     before = content(Path("data/races"))
     Path("data/recordings/noise.Gbx").write_bytes(b"not a recording")
     with pytest.raises(UserError, match=r"noise\.Gbx: NotGbxError") as refused:
