@@ -21,12 +21,13 @@ from rulka.datasets.card import write_card
 from rulka.datasets.formats.frames import CapturedRace, FrameWriter
 from rulka.datasets.formats.races import Race, load_races
 from rulka.datasets.formats.split import Split, split_maps
-from rulka.datasets.recovery import RecoveryError, drive_again, recovery_id
+from rulka.datasets.recovery import DECISIONS_PER_S, RecoveryError, drive_again, recovery_id
 from rulka.game.settings import read_game_settings
 from rulka.game.supervise import running_games
 from rulka.machine.errors import UserError
 from rulka.machine.processes import end_with_parent, interrupts_blocked
 from rulka.machine.progress import Progress
+from rulka.machine.terminal import say
 from rulka.params import Params, read_params
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.render import camera_array
@@ -76,9 +77,9 @@ def capture(params: Params, *, races_dir: Path, out_dir: Path) -> None:
         splits: dict[str, Split] = split_maps(
             {race.race_id: race.map_uid for race in races}, capture.validation_fraction, capture.test_fraction
         )
-        again = [
-            (race, drive) for race in races if splits[race.race_id] == "train" for drive in range(capture.recoveries)
-        ]
+        # On the main track alone: the clone imitates no other map, unless `clone.maps` says so.
+        taught = [race for race in dataset.on_main_track() if splits[race.race_id] == "train"]
+        again = [(race, drive) for race in taught for drive in range(capture.recoveries)]
         for race, drive in again:
             splits[recovery_id(race, drive)] = "train"
         writer = FrameWriter(
@@ -89,6 +90,10 @@ def capture(params: Params, *, races_dir: Path, out_dir: Path) -> None:
             splits=splits,
         )
         total = sum(race.duration_ms // table.duration_ms + 1 for race in [*races, *(race for race, _ in again)])
+        if again:
+            frames = sum(race.duration_ms // table.duration_ms + 1 for race, _ in again)
+            minutes = max(1, round(frames / DECISIONS_PER_S / capture.num_workers / 60))
+            say(f"capture: {frames:,} of {total:,} frames are of recovery drives on {track.name}: about {minutes} min")
         with Progress("capture", total, "frames") as bar:
             if capture.backend == "game":
                 _through_game(races, track, settings, writer, bar, folder)
@@ -100,10 +105,13 @@ def capture(params: Params, *, races_dir: Path, out_dir: Path) -> None:
                     _Job(race, *roads[race.map_uid], settings, params.simulator, drive)
                     for race, drive in [*((race, None) for race in races), *again]
                 ]
+                lost: set[str] = set()
                 with _captured(jobs, capture.num_workers) as captured:
-                    for race in captured:
+                    for job, race in zip(jobs, captured, strict=True):
                         if isinstance(race, RecoveryError):
-                            _LOGGER.warning("%s", race.for_people())
+                            if job.race.race_id not in lost:  # its other drives mostly end likewise
+                                _LOGGER.warning("%s", race.for_people())
+                            lost.add(job.race.race_id)
                             continue
                         writer.add(race)
                         bar.advance(len(race.image))

@@ -21,6 +21,7 @@ from rulka.datasets.from_recordings import (
     find_recordings,
     read_race_dataset,
     refuse_missing,
+    unread_files,
 )
 from rulka.datasets.params import RaceParams
 from rulka.datasets.selection import summary_of
@@ -48,6 +49,8 @@ def races(params: Params, *, recordings_dir: Path, out_dir: Path) -> None:
     """
     races = params.races
     files = [] if races.source == "driver" else find_recordings(recordings_dir)
+    for line in unread_files(recordings_dir) if races.source != "driver" else ():
+        say(f"races: not read: {line}")
     if not files and races.source == "recordings":
         message = f"there are no recordings in {recordings_dir.as_posix()}, and races.source asks for them"
         raise MissingRecordingsError(message, hint="Copy some there, or set races.source in params.yaml to auto.")

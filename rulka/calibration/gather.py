@@ -13,7 +13,6 @@ from rulka.datasets.formats.races import Race
 from rulka.datasets.formats.split import hash_fraction, split_races
 from rulka.datasets.from_recordings import (
     blocks_of,
-    embedded_map,
     find_recordings,
     map_name,
     path_of_ghost,
@@ -21,7 +20,7 @@ from rulka.datasets.from_recordings import (
 )
 from rulka.machine.errors import UserError
 from rulka.recordings.model import Ghost
-from rulka.recordings.reader import read_recording
+from rulka.recordings.reader import embedded_map, read_recording
 from rulka.stages.folders import utf8_path
 from rulka.tracks.blocks import MapBlock
 from rulka.tracks.from_paths import DrivenPath, track_from_paths

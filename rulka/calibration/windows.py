@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.contracts.actions import TICK_MS
+from rulka.contracts.actions import PRESSED, TICK_MS
 from rulka.contracts.observation import CAR, DIRT_IDS, GRASS_IDS, ZONE_SPACING_M, centres_of_mass
 from rulka.datasets.formats.races import Race
+from rulka.recordings.car_rows import interpolate_rows
 from rulka.simulator import car as columns
 from rulka.simulator import physics as kernels
 from rulka.simulator.constants import constant_array, road_array, table_array
@@ -102,7 +103,7 @@ def cut_windows(track: Track, races: Sequence[Race], paths: Sequence[DrivenPath]
 
     Args:
         track: track made from the recordings.
-        races: finished races with inputs and samples every 100 ms.
+        races: finished races with inputs; samples at other times than every 100 ms are interpolated.
         paths: path of each race, with the times of its turbo pads.
     """
     # Recordings do not give the road's width, so the recorded surface extends to wherever people drove.
@@ -114,6 +115,9 @@ def cut_windows(track: Track, races: Sequence[Race], paths: Sequence[DrivenPath]
 
 
 def _of_race(track: Track, road: NDArray[np.float64], race: Race, path: DrivenPath) -> Windows:
+    if (np.diff(race.state_time_ms) != SAMPLE_MS).any():  # 50 ms in the 2020 game and of some tools
+        time_ms = np.arange(0, race.state_time_ms[-1] + SAMPLE_MS, SAMPLE_MS)
+        race = replace(race, state_time_ms=time_ms, state=interpolate_rows(race.state_time_ms, race.state, time_ms))
     last = int(np.searchsorted(race.state_time_ms, race.race_time_ms or 0)) - HORIZONS_MS[1] // SAMPLE_MS
     starts = np.arange(0, max(last, 0), START_STEP)
     speed = np.linalg.norm(race.state[starts][:, CAR["velocity"]], axis=1)
@@ -164,7 +168,7 @@ def _regimes(race: Race, starts: NDArray[np.int64], turbo_left_s: NDArray[np.flo
     up_y = rows[:, :, CAR["rotation"]][:, :, 4]
     ticks = race.state_time_ms[starts][:, None] // TICK_MS + np.arange(HORIZONS_MS[2] // TICK_MS)
     gas, brake = race.controls[np.minimum(ticks, race.num_ticks - 1)][:, :, 1:].transpose(2, 0, 1)
-    is_braking = (brake > 0.5).mean(axis=1) >= 0.1
+    is_braking = (brake > PRESSED).mean(axis=1) >= 0.1
     touched = {name: np.asarray(np.isin(material, ids) & contact).any(axis=2) for name, ids in GROUNDS.items()}
     of = {
         "walls": (np.diff(speed, axis=1) < -WALL_MPS).any(axis=1),
@@ -176,7 +180,7 @@ def _regimes(race: Race, starts: NDArray[np.int64], turbo_left_s: NDArray[np.flo
         "dirt": touched["dirt"].mean(axis=1) > 0.2,
         "brake": is_braking,
         "slide": (rows[:, :, CAR["is_sliding"]] > 0.5).any(axis=2).sum(axis=1) >= 2,
-        "gas off": (gas < 0.5).mean(axis=1) > 0.5,
+        "gas off": (gas <= PRESSED).mean(axis=1) > 0.5,
         "grip": np.ones(len(starts), bool),
     }
     return np.argmax([of[name] for name in REGIMES], axis=0)

@@ -8,7 +8,7 @@ import rulka
 from rulka.machine.errors import UserError
 from rulka.params import PARAMS_FILE
 from rulka.params.reader import packaged_file
-from rulka.stages.graph import CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE
+from rulka.stages.graph import CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE, check_names
 from rulka.stages.outputs import filled_folder
 
 FILES = (
@@ -39,8 +39,9 @@ def make_project(folder: Path) -> list[str]:
         Names of the entries written, sorted.
 
     Raises:
-        UserError: if the folder is not empty and no project, or cannot be written.
+        UserError: if the folder is not empty and no project, cannot be written, or has a name that is not UTF-8.
     """
+    check_names(folder)
     if folder.is_dir() and any(folder.iterdir()) and not (folder / GRAPH_FILE).is_file():
         message = f"{folder} holds something else than a project"
         raise UserError(message, hint="Name a new folder, or one that is empty.")

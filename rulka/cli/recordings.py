@@ -5,11 +5,9 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rulka.cli.options import AsJson, report, say, say_json, stdout_to_stderr
 from rulka.machine.errors import UserError, counted
@@ -17,12 +15,9 @@ from rulka.stages.folders import RACES, REASONS_FILE, RECORDINGS
 from rulka.stages.outputs import check_file, check_folder
 from rulka.stages.stage import EXIT_USER_ERROR
 
-if TYPE_CHECKING:
-    from rulka.datasets.formats.races import QuarantinedFile
-
 
 def inspect(paths: tuple[Path, ...], /, as_json: AsJson = False) -> None:
-    """Show the content of recordings, or of every Gbx file in folders; exit code 1 if none can be read.
+    """Show the content of recordings; of a folder, its maps, what is not used and the cost; exit 1 if none can be read.
 
     Example: `rulka recordings inspect data/recordings --json`
 
@@ -30,17 +25,18 @@ def inspect(paths: tuple[Path, ...], /, as_json: AsJson = False) -> None:
         paths: Gbx files, and folders of them.
         as_json: print a list of JSON objects, or for one file alone its object.
     """
-    from rulka.datasets.from_recordings import find_recordings
+    from rulka.datasets.from_recordings import find_recordings, unread_files
+    from rulka.operations.recordings import describe_folder
     from rulka.recordings.summary import inspect_file
 
-    files = [file for path in paths for file in (find_recordings(path) if path.is_dir() else [path])]
-    if not files:
+    files = {path: find_recordings(path) if path.is_dir() else [path] for path in paths}
+    if not any(files.values()):
         message = f"no Gbx file is in {', '.join(map(str, paths))}" if paths else "name a Gbx file, or a folder of them"
-        raise UserError(message)
-    summaries = [inspect_file(file) for file in files]
-    is_one_file = tuple(files) == paths and len(files) == 1
-    shown = summaries[0] if is_one_file else summaries
-    report(shown, lambda: _lines(summaries[0]) if is_one_file else "\n".join(map(_line, summaries)), as_json)
+        raise UserError(message, hint="\n  ".join(line for path in paths for line in unread_files(path)))
+    found = {path: [inspect_file(file) for file in inside] for path, inside in files.items()}
+    summaries = [summary for inside in found.values() for summary in inside]
+    texts = (describe_folder(path, each) if path.is_dir() else _lines(each[0]) for path, each in found.items())
+    report(summaries[0] if files == {paths[0]: [paths[0]]} else summaries, lambda: "\n\n".join(texts), as_json)
     if all(summary["error"] for summary in summaries):
         sys.exit(EXIT_USER_ERROR)
 
@@ -57,6 +53,7 @@ def quarantine(races: Path = RACES, as_json: AsJson = False) -> None:
         as_json: print a list of objects with file, error and hint.
     """
     from rulka.datasets.formats.races import QuarantinedFile, load_quarantine
+    from rulka.operations.recordings import by_reason
 
     if races == RACES and REASONS_FILE.is_file():
         with REASONS_FILE.open(encoding="utf-8", newline="") as file:
@@ -64,21 +61,7 @@ def quarantine(races: Path = RACES, as_json: AsJson = False) -> None:
         found = tuple(QuarantinedFile(*row) for row in rows)
     else:
         found = load_quarantine(races)
-    report([asdict(item) for item in found], lambda: _by_reason(found), as_json)
-
-
-def _by_reason(found: Sequence[QuarantinedFile]) -> str:
-    """Formats one line per file, grouped by reason."""
-
-    def reason_of(item: QuarantinedFile) -> str:
-        return item.error.split(":")[0]
-
-    lines: list[str] = []
-    for reason, items in groupby(sorted(found, key=reason_of), reason_of):
-        told = [(item.file, item.error.removeprefix(f"{reason}: "), item.hint) for item in items]
-        lines.append(f"{reason}: {len(told)}")
-        lines += [f"  {file}: {error}{f'. {hint}' if hint else ''}" for file, error, hint in told]
-    return "\n".join([*lines, f"{len(found)} not used" if found else "every recording is used"])
+    report([asdict(item) for item in found], lambda: by_reason(found), as_json)
 
 
 def fetch(  # noqa: PLR0913
@@ -160,17 +143,6 @@ def export(race: str, out: Path, /, races: Path = RACES, as_json: AsJson = False
     facts = {"file": out.as_posix(), "race_id": written.race_id, "map_uid": written.map_uid}
     text = f"{out}: {written.race_id}, {written.duration_ms / 1000:.2f} s on {written.map_uid}"
     report(facts | {"duration_ms": written.duration_ms}, lambda: text, as_json)
-
-
-def _line(summary: dict[str, Any]) -> str:
-    """Formats one of several files in one line: its race, or its error."""
-    race_ms = summary["race_time_ms"]
-    race = f"{race_ms / 1000:8.2f} s" if race_ms is not None else " " * 10
-    counts = f"{summary['num_inputs']:6,} inputs {summary['num_samples']:6,} samples"
-    problem = ". ".join(text for text in (summary["error"], summary["hint"]) if text)
-    on = f" on {summary['map_uid']}" if summary["map_uid"] else ""
-    # The error comes last: its length varies, and columns stay aligned.
-    return f"{summary['kind'] or '?':10}{race}  {counts}  {summary['file']}{on}" + (f": {problem}" if problem else "")
 
 
 def _lines(summary: dict[str, Any]) -> str:

@@ -31,6 +31,13 @@ class ActionParams(Section):
 TICK_MS = 10
 """Length of one physics tick in milliseconds, in the game and in the simulator."""
 
+PRESSED = 0x4E00 / 0x10000
+"""An analog pedal above this (0.305 of full) counts as a pressed key.
+
+Said to be the game's own threshold, by people who read its program; not measured here. In no recording at hand does a
+pedal rest between this and full.
+"""
+
 FORWARD = 0
 """Index of the action that only accelerates; stands for the actions before the start."""
 
@@ -162,8 +169,8 @@ class ActionTable:
         """Finds the action nearest to analog or digital controls.
 
         Args:
-            accelerate: [N] gas; above 0.5 counts as pressed.
-            brake: [N] brake; above 0.5 counts as pressed.
+            accelerate: [N] gas in [0, 1]; above `PRESSED` counts as pressed.
+            brake: [N] brake in [0, 1]; likewise.
             steer: [N] steering in [-1, 1], positive right.
             dead_zone: steering of at most this size counts as none; in [0, 1).
 
@@ -171,7 +178,7 @@ class ActionTable:
             [N] action indices.
         """
         left, right = steer < -dead_zone, steer > dead_zone
-        pressed = np.stack([accelerate > 0.5, brake > 0.5, left, right], axis=1)
+        pressed = np.stack([accelerate > PRESSED, brake > PRESSED, left, right], axis=1)
         return _INDEX_OF_KEYS[pressed @ _KEY_BITS]
 
 

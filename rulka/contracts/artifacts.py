@@ -30,6 +30,7 @@ from rulka.contracts.observation import SCHEMA_VERSION as OBSERVATION_SCHEMA_VER
 from rulka.contracts.observation import Normalisation, float_slices
 from rulka.contracts.observation_params import FramesAs, ObservationParams, Part
 from rulka.contracts.stored import checked, plain_json
+from rulka.machine.disk import check_readable
 from rulka.machine.errors import UserError
 from rulka.stages.folders import KEPT_AGENTS
 from rulka.stages.stage import output_folder
@@ -355,7 +356,7 @@ def _compare(folder: Path, what: str, stored: Mapping[str, Any] | None, expected
 def _read_weights(path: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]:
     hint = _hint(path.parent, meta["kind"])
     try:
-        weights = path.read_bytes()
+        weights = check_readable(path).read_bytes()
     except OSError as error:
         raise ArtifactError(f"{path.as_posix()} cannot be read: {error.strerror}", hint=hint) from error
     if hashlib.sha256(weights).hexdigest() != meta["weights_sha256"]:

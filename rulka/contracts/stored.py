@@ -10,6 +10,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from rulka.contracts.problems import problems_of
+from rulka.machine.disk import check_readable
 from rulka.machine.errors import UserError
 
 ValueT = TypeVar("ValueT")
@@ -29,7 +30,7 @@ def plain_json(path: Path, what: str, *, error: type[UserError] = UserError, hin
         UserError: of class `error`, if the file is missing or not JSON.
     """
     try:
-        return from_json(path.read_bytes())  # unlike `json`, rejects input that nests too deeply
+        return from_json(check_readable(path).read_bytes())  # unlike `json`, rejects input that nests too deeply
     except FileNotFoundError as problem:
         folder, is_there = path.parent.as_posix(), path.parent.is_dir()
         message = f"{folder} holds no complete {what}: {path.name if is_there else 'the folder'} is missing"

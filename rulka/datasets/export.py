@@ -64,6 +64,7 @@ def write_race(race: Race, out: Path) -> None:
         UserError: if the file exists or cannot be written.
     """
     time = "not finished" if race.race_time_ms is None else f"{race.race_time_ms} ms"
-    head = (f"race: {race.race_id}", f"map: {race.map_uid}", f"player: {race.player or PROGRAM}", f"time: {time}")
+    player = " ".join(race.player.split()) or PROGRAM  # a nickname can hold line breaks
+    head = (f"race: {race.race_id}", f"map: {race.map_uid}", f"player: {player}", f"time: {time}")
     with new_file(out, may_replace=False) as beside:
         beside.write_text(write_script(race.controls, head), encoding="utf-8")

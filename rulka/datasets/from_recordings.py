@@ -30,19 +30,20 @@ from rulka.recordings.alignment import inputs_to_controls, require_inputs
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.model import Ghost, MapInfo, Recording
-from rulka.recordings.reader import parse_map, read_recording
+from rulka.recordings.reader import embedded_map, read_recording
 from rulka.recordings.times import check_times
-from rulka.stages.folders import utf8_path
+from rulka.stages.folders import is_utf8, utf8_path
 from rulka.stages.graph import bring_back, read_lock
 from rulka.tracks.blocks import MapBlock
 from rulka.tracks.from_paths import DrivenPath, jump_of, path_from_rows, problem_of, track_from_paths
 from rulka.tracks.track import Track, TrackError, are_medals
 
 SUFFIX = ".gbx"
+ARCHIVES = (".zip", ".7z", ".rar", ".gz", ".tgz", ".tar", ".xz")
 NUM_SHOWN_REASONS = 10
 MAX_START_APART_M = 16.0
 """All races on a map start in one place. Ghosts of a file that start further apart (half a block) are of two maps."""
-_CODES = re.compile(r"\$(?:[0-9a-fA-F]{3}|[hlpHLP]\[[^\]]*\]|[a-zA-Z<>])")
+_CODES = re.compile(r"\$(?:[0-9a-fA-F]{3}|[hlpHLP]\[[^\]]*\]|[a-zA-Z<>])|[\x00-\x1f\x7f]")
 
 
 class UnfinishedError(UnusableRecordingError):
@@ -126,7 +127,7 @@ def find_recordings(folder: Path) -> list[Path]:
                     hint = "DVC looks into no linked folder below another: put the files there, or remove the link."
                     raise UnreadableFolderError(message, hint=hint)
             found += [Path(inside, name) for name in names if name.lower().endswith(SUFFIX)]
-        # Skips pipes and the like. Keeps broken links, which the reader reports.
+        # Skips pipes and the like, which `unread_files` names. Keeps broken links, which the reader reports.
         return sorted(path for path in found if path.is_file() or not path.exists())
     except OSError as error:
         message = f"{utf8_path(error.filename)} cannot be read: {error.strerror}"
@@ -135,6 +136,21 @@ def find_recordings(folder: Path) -> list[Path]:
 
 def _raise(error: OSError) -> None:
     raise error
+
+
+def unread_files(folder: Path) -> list[str]:
+    """Returns a line, with the remedy, for each thing in a folder that was meant as a recording and is not read."""
+    lines: list[str] = []
+    for path in sorted(folder.rglob("*")):
+        name = path.name.lower()
+        problems = (
+            (not is_utf8(path), "rename it, DVC takes no name that is not UTF-8"),
+            (name.endswith(ARCHIVES), "unpack it, archives are not opened"),
+            (f"{SUFFIX}." in name, "rename it if it is a recording, which ends in .Gbx"),
+            (path.exists() and not (path.is_file() or path.is_dir()), "remove it, it is a pipe or a device"),
+        )
+        lines += [f"{utf8_path(path)}: {to_do}" for is_so, to_do in problems if is_so][:1]
+    return lines
 
 
 def read_race_dataset(
@@ -226,6 +242,7 @@ def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool 
         controls=controls,
         state_time_ms=time_ms[:num_samples],
         state=state,
+        car=ghost.car,
     )
 
 
@@ -300,14 +317,6 @@ def path_of_ghost(ghost: Ghost, race: Race) -> DrivenPath:
     return path_from_rows(race.state_time_ms, race.state, race.checkpoint_times_ms, turbo)
 
 
-def embedded_map(recording: Recording) -> MapInfo | None:
-    """Returns the map in a recording, or None if it is missing or unreadable."""
-    try:
-        return parse_map(recording.map_data)
-    except RecordingError:
-        return None
-
-
 def blocks_of(found: MapInfo | None) -> tuple[MapBlock, ...]:
     """Returns the blocks of a map for `track_from_paths`; none without a map."""
     return () if found is None else tuple(MapBlock(block.name, block.position_m) for block in found.blocks)
@@ -320,7 +329,7 @@ def map_name(recording: Recording) -> str:
 
 
 def plain_text(name: str) -> str:
-    """Strips colour and style codes, such as `$f00` and `$o`, from a name of the game."""
+    """Strips colour and style codes, such as `$f00` and `$o`, and control characters from a name of the game."""
     return _CODES.sub("", name).replace("$$", "$").strip()
 
 

@@ -21,6 +21,9 @@ class SelectParams(Section):
     with_respawns: bool = key(False, "Accept races in which the player respawned; their paths jump.")
     min_race_s: Positive | None = key(None, "Shortest accepted race in seconds; null for any.")
     max_race_s: Positive | None = key(None, "Longest accepted race in seconds; null for any.")
+    car: str | None = key(
+        "StadiumCar", "Car named in the recording; null for any. Only Forever's and United's StadiumCar is simulated."
+    )
     environment: str | None = key(None, "Environment named in the recording, for example Stadium; null for any.")
     max_best_ratio: float | None = key(None, "Slowest race, over the map's best time; null: any.", ge=1.0, le=MOST)
 
@@ -49,7 +52,7 @@ class CaptureParams(Section):
     backend: Backend = key("simulator", "Renderer: the simulator's camera, or the game, which replays the races.")
     maps: MapChoice = key("all", "Maps whose races are captured: the main track, or all, to see more roads.")
     steer_dead_zone: float = key(0.0153, "Largest analog steering that counts as none, in full locks.", ge=0, lt=1)
-    recoveries: int = key(0, "Disturbed simulator drives per training race, which show recovery.", ge=0, le=1000)
+    recoveries: int = key(0, "Disturbed simulator drives per training race on the main track.", ge=0, le=1000)
     num_workers: int = key(2, "Number of processes that render frames.", ge=1, le=256)
     validation_fraction: float = key(
         0.1, "Share of a map's races, by a hash of each, that selects the epoch; 0 holds out none.", ge=0, lt=1

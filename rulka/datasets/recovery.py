@@ -38,6 +38,9 @@ SPEED_ERROR = 0.05
 too slowly has the wrong speed for seconds."""
 MOST_LOST = 40
 """Maximum number of disturbances after which the car left the track; each is undone."""
+DECISIONS_PER_S = 40
+"""Decisions driven per second by one process on a slow core, roughly: half of what an easy road takes, since on a hard
+one many disturbances are undone and tried again."""
 MOST_TIME = 1.3
 """Time limit of a drive, relative to the recorded time."""
 
@@ -136,7 +139,7 @@ def drive_again(race: Race, track: Track, simulator: SimulatorParams, decision_t
 
 def _stopped(race: Race, state: NDArray[np.float64], track: Track, why: str) -> RecoveryError:
     message = (
-        f"race {race.race_id} cannot be driven again: the simulated car {why}, at "
+        f"{race.file or race.race_id} cannot be driven again: the simulated car {why}, at "
         f"{state[0, columns.ALONG]:.0f} m of {track.length_m:.0f} m"
     )
     return RecoveryError(message, hint="The drive is left out; `rulka calibrate` shows how far races can be followed.")

@@ -25,6 +25,10 @@ class DurationError(UnusableRecordingError):
     """The race is shorter or longer than selected."""
 
 
+class OtherCarError(UnusableRecordingError):
+    """The race was driven with another car than selected, or with a later game's car of that name."""
+
+
 class OtherEnvironmentError(UnusableRecordingError):
     """The race was driven in another environment than selected."""
 
@@ -43,6 +47,10 @@ def refuse_unwanted(recording: Recording, ghost: Ghost, select: SelectParams) ->
     if select.device not in ("any", device):
         message = f"driven with {device} inputs, {select.device} is wanted"
         raise OtherDeviceError(message, hint="Set races.select.device in params.yaml to any to use both.")
+    if ghost.car not in ("", select.car) and select.car is not None:  # the oldest games name no car
+        message = f"driven with the car {ghost.car!r}, {select.car!r} is wanted"
+        simulated = "Only the StadiumCar of TrackMania Forever and United is simulated."
+        raise OtherCarError(message, hint=f"{simulated} Set races.select.car in params.yaml to null to use any car.")
     wanted = select.environment
     if wanted is not None and recording.environment.casefold() != wanted.casefold():
         message = f"driven in the environment {recording.environment!r}, {wanted!r} is wanted"

@@ -131,7 +131,9 @@ def _make(environment: str, num_envs: int) -> VectorEnv[Any, Any, Any]:
     mode = made.metadata.get("autoreset_mode")
     if mode is not AutoresetMode.NEXT_STEP:
         made.close()
-        raise UserError(f"{environment} resets its episodes in the mode {mode}, and not with the next step")
+        message = f"{environment} resets its episodes in the mode {mode}, and not with the next step"
+        hint = "Where it makes its vector environment, pass autoreset_mode=AutoresetMode.NEXT_STEP (gymnasium.vector)."
+        raise UserError(message, hint=hint)
     return made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,19 @@ def disk_error_of(error: BaseException) -> UserError | None:
         if number == errno.ENAMETOOLONG:
             return UserError(_described(each), hint="Take a shorter name.")
     return None
+
+
+def check_readable(path: Path) -> Path:
+    """Returns a path to read; opening a pipe or a device may wait for ever.
+
+    Raises:
+        OSError: if it is one, or does not exist.
+    """
+    kind = stat.S_IFMT(path.stat().st_mode)
+    if kind not in (stat.S_IFREG, stat.S_IFDIR):  # reading a folder fails by itself
+        shown = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}.get(kind, "a device")
+        raise OSError(errno.EINVAL, f"it is {shown}, and a file is to be read", str(path))
+    return path
 
 
 def check_can_hold(folder: Path) -> None:

@@ -12,6 +12,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from rulka.contracts.problems import problems_of
 from rulka.contracts.section import Section
+from rulka.machine.disk import check_readable
 from rulka.machine.errors import UserError
 from rulka.params.sections import Params
 from rulka.stages.graph import PARAMS_FILE, read_graph, sections_of_stage
@@ -29,7 +30,7 @@ def read_sections(path: Path) -> dict[str, Any]:
         UserError: if the file cannot be read, is not UTF-8 or YAML, or is not a mapping.
     """
     try:
-        data = parsed(path.read_text(encoding="utf-8"))
+        data = parsed(check_readable(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; run from the root of the project") from error
     except UnicodeDecodeError as error:

@@ -25,7 +25,7 @@ from torch.nn import functional
 from models.actor_critic import CloningHeads
 from rulka.agents.shared.distributions import SquashedGaussian, distribution_of
 from rulka.agents.shared.networks import Cloned
-from rulka.contracts.actions import FORWARD, STEER_GAS_BRAKE, ActionTable
+from rulka.contracts.actions import FORWARD, PRESSED, STEER_GAS_BRAKE, ActionTable
 from rulka.contracts.observation import actions_per_decision_of, float_slices
 from rulka.datasets.formats.frames import Batch, FrameDataset, FrameRace, frames_of
 from rulka.datasets.formats.split import Split
@@ -314,15 +314,15 @@ def predict_own(policy: Cloned, frames: FrameDataset, races: Sequence[FrameRace]
         seen[:, part] = previous[is_going]
         outputs[at] = policy.decide(encoded[at], seen)
         chosen = distribution.greedy(outputs[at])
-        pressed = _keys_of(chosen) if table.is_analog else keys[chosen].flatten(1)
+        pressed = keys_of(chosen) if table.is_analog else keys[chosen].flatten(1)
         previous[is_going] = torch.cat([previous[is_going], pressed], dim=1)[:, -previous.shape[1] :]
     return Predictions(outputs.cpu(), table)
 
 
-def _keys_of(controls: Tensor) -> Tensor:
+def keys_of(controls: Tensor) -> Tensor:
     """Returns the keys [B, 4] that the simulator derives from controls [B, 3]; see `rulka.simulator.physics`."""
     steer, gas, brake = controls.unbind(dim=1)
-    return torch.stack([gas > 0.5, brake > 0.5, steer < 0.0, steer > 0.0], dim=1).to(controls.dtype)
+    return torch.stack([gas > PRESSED, brake > PRESSED, steer < 0.0, steer > 0.0], dim=1).to(controls.dtype)
 
 
 def _in_order(policy: Cloned, frames: FrameDataset, numbers: NDArray[np.int64]) -> Iterator[Batch]:

@@ -4,6 +4,9 @@ Samples hold the steering applied to the car. Around every change of the stored 
 samples agree. The lag with the most agreeing samples is used if enough samples distinguish it from every other,
 otherwise the known lag of the game.
 
+Gas and brake must agree too: the samples decide the sign of analog pedals, and a file that agrees under neither sign is
+refused.
+
 The action keys of the 2020 game limit the steering, and only the samples tell by how much.
 
 Dimensions: S samples, L lags.
@@ -16,7 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.contracts.actions import TICK_MS
+from rulka.contracts.actions import PRESSED, TICK_MS
 from rulka.recordings.controls import FULL_BYTE, events_to_controls
 from rulka.recordings.errors import MisalignedInputsError, NoInputsError
 from rulka.recordings.model import Ghost, InputEvent, Samples, VehicleState
@@ -32,6 +35,8 @@ MIN_AGREEING = 0.8
 """Fraction of samples that must agree with the best lag, not counting those that agree with every lag."""
 TOLERANCE = 0.02
 """Steering is quantised to 255 steps, in the 2020 game inputs too: half a step for each, plus a margin."""
+MIN_PEDALS_AGREEING = 0.5
+"""The same for a pedal, of the samples in which it is pressed: short taps may fall between two samples."""
 KNOWN_LAGS = {"ManiaPlanet date": 0, "TrackmaniaTurbo": 0}
 """Lag by prefix of the game version; all other games have `USUAL_LAG`."""
 USUAL_LAG = 1
@@ -91,10 +96,11 @@ def inputs_to_controls(ghost: Ghost, num_ticks: int) -> NDArray[np.float32]:
 
     Raises:
         NoInputsError: if there are none.
-        MisalignedInputsError: if they do not explain the steering in the ghost's samples.
+        MisalignedInputsError: if they do not explain the steering, gas and brake in the ghost's samples.
     """
-    shift_ticks = measure_lag(ghost).ticks - 1
-    controls = events_to_controls(require_inputs(ghost), num_ticks=num_ticks, shift_ticks=shift_ticks)
+    events, lag_ticks = require_inputs(ghost), measure_lag(ghost).ticks
+    shift_ticks, sign = lag_ticks - 1, measure_pedal_sign(ghost, lag_ticks)
+    controls = events_to_controls(events, num_ticks=num_ticks, shift_ticks=shift_ticks, pedal_sign=sign)
     if ghost.samples is not None and ghost.samples.vehicle is not None and has_limits(ghost):
         _limit_steering(controls, shift_ticks, ghost, ghost.samples, ghost.samples.vehicle)
     return controls
@@ -125,6 +131,37 @@ def measure_lag(ghost: Ghost) -> Lag:
         message = f"the inputs lie {LAGS[best]} ticks before the steering that they cause; {POSSIBLE} can be"
         raise MisalignedInputsError(message, hint=_HINT)
     return Lag(LAGS[best], is_measured=True)
+
+
+def measure_pedal_sign(ghost: Ghost, lag_ticks: int) -> float:
+    """Returns the `pedal_sign` of `events_to_controls` with which a ghost's inputs agree with its samples.
+
+    Returns:
+        1, or -1 if the samples show that the analog pedals are stored the other way round.
+
+    Raises:
+        MisalignedInputsError: if gas or brake agree with the samples under neither sign.
+    """
+    samples = ghost.samples
+    if samples is None or samples.vehicle is None or not ghost.events:
+        return 1.0
+    is_race = _in_race(ghost, samples)
+    shown_s2 = np.stack([samples.vehicle.gas, samples.vehicle.brake], axis=1)[is_race] > PRESSED
+    if not shown_s2.any():  # nobody drives without gas: these samples do not store the pedals
+        return 1.0
+    tick_s, problem = samples.time_ms[is_race] // TICK_MS, ""
+    num_ticks = int(tick_s.max()) + 1
+    for sign in (1.0, -1.0):
+        held = events_to_controls(ghost.events, num_ticks=num_ticks, shift_ticks=lag_ticks, pedal_sign=sign)
+        held_s2 = held[tick_s, 1:] > PRESSED
+        num_wrong, num_pressed = (held_s2 != shown_s2).sum(axis=0), (held_s2 | shown_s2).sum(axis=0)
+        is_wrong = (num_wrong >= MIN_INFORMATIVE_SAMPLES) & (num_wrong > (1 - MIN_PEDALS_AGREEING) * num_pressed)
+        if not is_wrong.any():
+            return sign
+        pedal = int(is_wrong.argmax())
+        differ = f"{('gas', 'brake')[pedal]} differ in {num_wrong[pedal]} of {num_pressed[pedal]} samples"
+        problem = problem or f"the inputs and the recorded {differ} in which either is pressed"
+    raise MisalignedInputsError(problem, hint=_HINT)
 
 
 def _agreement(ghost: Ghost, samples: Samples, vehicle: VehicleState) -> NDArray[np.bool_]:

@@ -22,6 +22,7 @@ FULL_LOCK = 65536
 """Raw analog value of full lock or full gas."""
 FULL_BYTE = 127
 DONT_INVERT = "_FakeDontInverseAxis"
+"""Marker of a steering axis with the opposite sign; pedals are not affected."""
 MAX_TICKS = 1_100_000
 """A little more than three hours, the longest race that is read."""
 TAP_TICKS = 2.0
@@ -64,7 +65,7 @@ class _Pedals:
         brake = max(float(self.brake), -self.gas, self.real_brake)
         return steer, min(1.0, max(0.0, gas)), min(1.0, max(0.0, brake))
 
-    def apply(self, event: InputEvent, sign: float) -> bool:
+    def apply(self, event: InputEvent, steer_sign: float, pedal_sign: float) -> bool:
         """Applies an event; returns True if it is a driving control."""
         keys = {"SteerLeft": "left", "SteerRight": "right", "Accelerate": "accelerate", "Brake": "brake"}
         axes = {"Steer": "steer", "Gas": "gas", "AccelerateReal": "real_gas", "BrakeReal": "real_brake"}
@@ -73,8 +74,9 @@ class _Pedals:
             if event.value != 0 and event.name.startswith("Steer"):
                 self.last_key = 1.0 if event.name == "SteerRight" else -1.0
         elif event.name in axes:
-            pull = -1.0 if event.name == "Gas" else 1.0  # the game stores full gas as full lock to the left
-            setattr(self, axes[event.name], pull * sign * analog_value(event.value))
+            # Full gas and full brake are stored as full lock to the left is, with and without the steering's marker.
+            sign = steer_sign if event.name == "Steer" else -pedal_sign
+            setattr(self, axes[event.name], sign * analog_value(event.value))
         elif event.name == "SteerByte":
             self.steer = max(-1.0, event.value / FULL_BYTE)
         else:
@@ -82,13 +84,16 @@ class _Pedals:
         return True
 
 
-def events_to_controls(events: Iterable[InputEvent], *, num_ticks: int, shift_ticks: int) -> NDArray[np.float32]:
+def events_to_controls(
+    events: Iterable[InputEvent], *, num_ticks: int, shift_ticks: int, pedal_sign: float = 1.0
+) -> NDArray[np.float32]:
     """Returns the controls held in every tick.
 
     Args:
         events: in any order; without events all controls are released.
         num_ticks: number of rows; at least 0.
         shift_ticks: ticks between the timestamp of an event and the first row that shows it; may be negative.
+        pedal_sign: 1, or -1 if the analog pedals are stored the other way round.
 
     Returns:
         [num_ticks, 3] float32 steer in [-1, 1] (positive right), gas and brake in [0, 1].
@@ -99,12 +104,12 @@ def events_to_controls(events: Iterable[InputEvent], *, num_ticks: int, shift_ti
     if num_ticks > MAX_TICKS:
         raise ContradictoryTimeError(f"inputs of {num_ticks} ticks are asked for, {MAX_TICKS} is the most")
     ordered = sorted(_quantised(tuple(events)), key=lambda event: event.time_ms)
-    sign = -1.0 if any(event.name == DONT_INVERT and event.value for event in ordered) else 1.0
+    steer_sign = -1.0 if any(event.name == DONT_INVERT and event.value for event in ordered) else 1.0
     pedals = _Pedals()
     first_ticks, rows = [0], [pedals.row()]
     for event in ordered:
         tick = max(0, -(-event.time_ms // TICK_MS) + shift_ticks)
-        if pedals.apply(event, sign):
+        if pedals.apply(event, steer_sign, pedal_sign):
             first_ticks.append(tick)
             rows.append(pedals.row())
     held = np.searchsorted(np.array(first_ticks), np.arange(num_ticks), side="right") - 1

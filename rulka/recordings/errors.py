@@ -54,7 +54,7 @@ class ContradictoryTimeError(RecordingError):
 
 
 class MisalignedInputsError(RecordingError):
-    """The inputs do not explain the steering in the samples at any possible lag."""
+    """The inputs do not explain the steering in the samples at any possible lag, or not the pedals."""
 
 
 class UnlimiterMapError(UnsupportedGenerationError):

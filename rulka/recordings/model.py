@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 NUM_WHEELS = 4
+LATER_GAMES = ("ManiaPlanet", "TrackmaniaTurbo")
+"""Beginnings of the program versions of games after Forever whose cars have the same names."""
 
 
 class InputEvent(NamedTuple):
@@ -153,6 +155,12 @@ class Ghost:
         from pandas import DataFrame
 
         return DataFrame(self.events, columns=list(InputEvent._fields))
+
+    @property
+    def car(self) -> str:
+        """Name of the car; with the game's name for TrackMania 2 and Turbo, whose physics differ."""
+        later = next((game for game in LATER_GAMES if self.game_version.startswith(game)), "")
+        return f"{self.vehicle} of {later}" if later and self.vehicle else self.vehicle
 
     @property
     def is_finished(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rulka.machine.disk import check_readable
 from rulka.recordings.clip import read_clip
 from rulka.recordings.container import GHOST, MAP, MAX_FILE_BYTES, REPLAY, Container, read_container
 from rulka.recordings.errors import (
@@ -86,10 +87,18 @@ def parse_map(data: bytes) -> MapInfo:
     return read_map_container(container)
 
 
+def embedded_map(recording: Recording) -> MapInfo | None:
+    """Returns the map in a recording, or None if it is missing or unreadable."""
+    try:
+        return parse_map(recording.map_data)
+    except RecordingError:
+        return None
+
+
 def _read_bytes(path: Path) -> bytes:
     """Reads a file; one larger than any recording is an error."""
     try:
-        with path.open("rb", buffering=0) as file:
+        with check_readable(path).open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_FILE_BYTES:
                 message = f"{utf8_path(path)} has more than {MAX_FILE_BYTES} bytes, no recording is that large"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rulka.recordings.alignment import device_of, measure_lag
+from rulka.recordings.alignment import device_of, measure_lag, measure_pedal_sign
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.model import Ghost, MapInfo
-from rulka.recordings.reader import read_header, read_map, read_recording
+from rulka.recordings.reader import embedded_map, read_header, read_map, read_recording
 from rulka.recordings.times import check_times
 from rulka.stages.folders import utf8_path
 
@@ -23,9 +23,9 @@ def inspect_file(path: Path | str) -> dict[str, Any]:
 
     Returns:
         The fields of the first ghost, and `ghosts` with those of each. `kind` is recording, map, ghost or unknown. Maps
-        add `map_name`, `map_author`, `medals_ms`, `num_blocks`, `checkpoints_m` and `blocks`. `error` is None, or the
-        class and message of the error, and `hint` its remedy; the header's fields are returned in any case. Missing
-        text is empty, any other missing value None.
+        add `map_author`, `medals_ms`, `num_blocks`, `checkpoints_m` and `blocks`. `error` is None, or the class and
+        message of the error, and `hint` its remedy; the header's fields are returned in any case. Missing text is
+        empty, any other missing value None.
     """
     file = utf8_path(Path(path).name)
     summary = _facts(Ghost(), file, "unknown") | {"ghosts": []}
@@ -37,7 +37,8 @@ def inspect_file(path: Path | str) -> dict[str, Any]:
             summary |= _map_facts(read_map(path))
         else:
             found = read_recording(path)
-            about = file, found.kind, found.map_uid, found.environment
+            inside = embedded_map(found)
+            about = file, found.kind, found.map_uid, found.environment, inside.header.map_name if inside else ""
             summary["ghosts"] = [_facts(ghost, *about) for ghost in found.ghosts]
             summary |= summary["ghosts"][0] if found.ghosts else _facts(told, *about)
     except RecordingError as error:
@@ -46,12 +47,16 @@ def inspect_file(path: Path | str) -> dict[str, Any]:
     return summary
 
 
-def _facts(ghost: Ghost, file: str, kind: str, map_uid: str = "", environment: str = "") -> dict[str, Any]:
+def _facts(
+    ghost: Ghost, file: str, kind: str, map_uid: str = "", environment: str = "", map_name: str = ""
+) -> dict[str, Any]:
     """Returns the fields of a ghost, with any contradiction in it, for which stage `races` rejects it too."""
     samples, lag, problem = ghost.samples, None, None
     try:
         check_times(ghost)
-        lag = measure_lag(ghost).ticks if ghost.events else None
+        if ghost.events:
+            lag = measure_lag(ghost).ticks
+            measure_pedal_sign(ghost, lag)
     except RecordingError as error:
         problem = error
     return {
@@ -59,7 +64,9 @@ def _facts(ghost: Ghost, file: str, kind: str, map_uid: str = "", environment: s
         "kind": kind,
         **_problem(problem),
         "map_uid": map_uid,
+        "map_name": map_name,
         "environment": environment,
+        "car": ghost.car,
         "player_login": ghost.login,
         "race_time_ms": ghost.race_time_ms,
         "checkpoint_times_ms": list(ghost.checkpoint_times_ms),

@@ -1,13 +1,18 @@
-"""Checks a race time against its checkpoints and samples."""
+"""Checks the times of a race, of its checkpoints and of its samples against each other."""
 
 from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
 
 from rulka.recordings.errors import ContradictoryTimeError
 from rulka.recordings.model import Ghost
 
 MAX_RACE_MS = 3 * 3_600_000
-MAX_AFTER_LAST_SAMPLE_MS = 200
-"""Maximum time from the last sample to the finish: no game samples less often."""
+MIN_PERIOD_MS, MAX_PERIOD_MS = 10, 200
+"""Range of the time between two samples, and the maximum from the last one to the finish: games sample every 50 or 100
+ms, tools also at other periods, none more often than the game's clock ticks."""
 _HINT = "The file is damaged or was made by hand: fetch it again, or use another one."
 
 
@@ -15,8 +20,9 @@ def check_times(ghost: Ghost) -> None:
     """Checks the time of a finished race; an unfinished race always passes.
 
     Raises:
-        ContradictoryTimeError: if the time differs from the last checkpoint, a checkpoint lies outside the race, the
-            samples end before the finish, or the time is not in (0, `MAX_RACE_MS`].
+        ContradictoryTimeError: if the time differs from the last checkpoint, a checkpoint lies outside the race or not
+            after the one before, the samples end before the finish or are not `MIN_PERIOD_MS` to `MAX_PERIOD_MS` apart,
+            or the time is not in (0, `MAX_RACE_MS`].
     """
     problem = None if ghost.race_time_ms is None else _problem(ghost, ghost.race_time_ms)
     if problem is not None:
@@ -29,10 +35,15 @@ def _problem(ghost: Ghost, race_time_ms: int) -> str | None:
     times = ghost.checkpoint_times_ms
     if times and times[-1] != race_time_ms:
         return f"the last checkpoint was at {times[-1]} ms" if times[-1] is not None else "it has no last checkpoint"
-    outside = [time for time in times if time is not None and not 0 <= time <= race_time_ms]
-    if outside:
+    reached = [time for time in times if time is not None]
+    if outside := [time for time in reached if not 0 < time <= race_time_ms]:
         return f"a checkpoint was at {outside[0]} ms"
-    samples = ghost.samples
-    if samples is not None and len(samples) and race_time_ms > samples.time_ms[-1] + MAX_AFTER_LAST_SAMPLE_MS:
-        return f"the last sample was at {samples.time_ms[-1]} ms"
-    return None
+    if unordered := [pair for pair in pairwise(reached) if pair[0] >= pair[1]]:
+        return "a checkpoint at {} ms was followed by one at {} ms".format(*unordered[0])
+    if ghost.samples is None or not len(ghost.samples):
+        return None
+    time_ms = ghost.samples.time_ms
+    apart_ms = np.diff(time_ms)
+    if (is_absurd := (apart_ms < MIN_PERIOD_MS) | (apart_ms > MAX_PERIOD_MS)).any():
+        return f"two samples lie {apart_ms[is_absurd.argmax()]} ms apart, {MIN_PERIOD_MS} to {MAX_PERIOD_MS} can be"
+    return f"the last sample was at {time_ms[-1]} ms" if race_time_ms > time_ms[-1] + MAX_PERIOD_MS else None

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.contracts.actions import ActionTable
+from rulka.machine.disk import check_readable
 from rulka.machine.errors import UserError
 from rulka.recordings.input_script import MAX_TICKS, InputScriptError, read_comments, read_script, write_script
 from rulka.simulator.params import SimulatorParams
@@ -143,7 +144,7 @@ def read_reference(path: Path, table: ActionTable) -> Reference:
         ReferenceLapError: if the file is missing or not a reference lap.
     """
     try:
-        text = path.read_text("utf-8")
+        text = check_readable(path).read_text("utf-8")
         facts = dict(comment.split(": ", 1) for comment in read_comments(text) if ": " in comment)
         numbers = {name: int(facts[name]) for name in NUMBERS}
         texts = {name: facts[name] for name in TEXTS}

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from rulka.machine.disk import check_readable
 from rulka.machine.errors import UserError
 
 SCHEMA_VERSION = 5
@@ -106,7 +107,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         CheckpointError: if it is missing or damaged.
     """
     try:
-        return _decode(path.read_bytes())
+        return _decode(check_readable(path).read_bytes())
     except (OSError, ValueError, pickle.UnpicklingError) as error:
         raise CheckpointError(f"{path.as_posix()} is missing or damaged: {error}") from error
 

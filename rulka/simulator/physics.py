@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rulka.contracts.actions import PRESSED
 from rulka.simulator.car import (
     ALONG,
     FINISHED,
@@ -222,8 +223,8 @@ def command_cars(controls: NDArray[np.float32], commands: NDArray[np.float32]) -
     for n in range(controls.shape[0]):
         steer, gas, brake = controls[n, 0], controls[n, 1], controls[n, 2]
         commands[n, 0], commands[n, 1], commands[n, 2] = steer, gas, brake
-        commands[n, NUM_CONTROLS] = 1.0 if gas > 0.5 else 0.0
-        commands[n, NUM_CONTROLS + 1] = 1.0 if brake > 0.5 else 0.0
+        commands[n, NUM_CONTROLS] = 1.0 if gas > PRESSED else 0.0
+        commands[n, NUM_CONTROLS + 1] = 1.0 if brake > PRESSED else 0.0
         commands[n, NUM_CONTROLS + 2] = 1.0 if steer < 0.0 else 0.0
         commands[n, NUM_CONTROLS + 3] = 1.0 if steer > 0.0 else 0.0
     return -1

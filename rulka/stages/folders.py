@@ -55,6 +55,11 @@ LAPS = "laps"
 """A race dataset: the best race of each contestant on each track, and the reference laps."""
 
 
+def is_utf8(path: Path) -> bool:
+    """True if a path is valid UTF-8, as DVC needs it."""
+    return str(path).encode(errors="ignore") == os.fsencode(path)
+
+
 def utf8_path(path: str | Path) -> str:
     """Returns a path as one line of valid UTF-8; invalid bytes and line breaks are escaped."""
     return os.fsencode(Path(path).as_posix()).decode(errors="backslashreplace").replace("\n", r"\n")

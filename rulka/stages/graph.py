@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import yaml
 from pathspec import GitIgnoreSpec
 
 from rulka.machine.errors import UserError
-from rulka.stages.folders import utf8_path
+from rulka.stages.folders import is_utf8, utf8_path
 
 GRAPH_FILE = Path("dvc.yaml")
 LOCK_FILE = Path("dvc.lock")
@@ -109,13 +108,13 @@ def bring_back(folder: Path) -> str:
 
 
 def check_names(folder: Path) -> None:
-    """Checks that DVC can read the names in a folder.
+    """Checks that DVC can read the path of a folder and the names in it.
 
     Raises:
         UserError: if a name is not UTF-8; DVC's own error tells neither the problem nor the place.
     """
-    for path in folder.rglob("*"):
-        if str(path).encode(errors="ignore") != os.fsencode(path):
+    for path in (folder.absolute(), *folder.rglob("*")):
+        if not is_utf8(path):
             raise UserError(f"the name of {utf8_path(path)} is not UTF-8, and DVC takes no other", hint="Rename it.")
 
 

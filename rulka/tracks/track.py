@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.contracts.observation import NUM_WAYPOINTS, WAYPOINT_STRIDE, ZONE_SPACING_M
+from rulka.machine.disk import check_readable
 from rulka.machine.errors import UserError
 from rulka.stages.outputs import new_file
 from rulka.tracks.geometry import problem_in_space
@@ -127,7 +128,7 @@ def load_track(path: Path) -> Track:
         TrackError: if the file is missing, not a track file, of another schema, or not a valid track.
     """
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with np.load(check_readable(path), allow_pickle=False) as stored:
             fields = {name: stored[name] for name in stored.files}
     except OSError as error:
         raise TrackError(f"{path} is not a readable track file: {error.strerror or error}") from error

@@ -19,7 +19,7 @@ from rulka.contracts.actions import TICK_MS, action_table
 from rulka.contracts.artifacts import META_FILE
 from rulka.datasets.formats.races import META_FILE as RACES_META_FILE
 from rulka.datasets.formats.races import load_races
-from rulka.datasets.from_recordings import blocks_of, embedded_map, find_recordings, map_name, plain_text
+from rulka.datasets.from_recordings import blocks_of, find_recordings, map_name, plain_text
 from rulka.evaluation.contest import agent_driver
 from rulka.evaluation.dataset import demonstration_results, track_and_demonstrations
 from rulka.evaluation.external_policy import is_guest
@@ -31,7 +31,7 @@ from rulka.params import Params, with_given
 from rulka.recordings.alignment import inputs_to_controls
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.model import Ghost
-from rulka.recordings.reader import read_recording
+from rulka.recordings.reader import embedded_map, read_recording
 from rulka.reference.lap import LAPS_DIR, load_reference, read_reference
 from rulka.stages.folders import RACES
 from rulka.tracks.campaign import UID_PREFIX

@@ -50,11 +50,21 @@ def races_on(track: Track) -> list[Race]:
 
 
 @pytest.fixture(scope="module")
-def windows() -> Windows:
-    """Windows of simulated races, sampled every 100 ms as recordings are."""
+def driven() -> tuple[Track, list[Race]]:
+    """Races sampled every 50 ms, as the 2020 game and some tools do."""
     track = replace(generate_track(2, 600.0, 16.0, 0.06, 150.0), source=DRIVEN_SOURCE)
-    races = [_every_second_sample(race) for race in races_on(track)]
+    return track, races_on(track)
+
+
+def windows_of(track: Track, races: list[Race]) -> Windows:
     return cut_windows(track, races, [path_from_rows(r.state_time_ms, r.state, r.checkpoint_times_ms) for r in races])
+
+
+@pytest.fixture(scope="module")
+def windows(driven: tuple[Track, list[Race]]) -> Windows:
+    """Windows of simulated races, sampled every 100 ms as recordings are."""
+    track, races = driven
+    return windows_of(track, [_every_second_sample(race) for race in races])
 
 
 def _every_second_sample(race: Race) -> Race:
@@ -63,6 +73,13 @@ def _every_second_sample(race: Race) -> Race:
 
 def medians(windows: Windows, physics: PhysicsParams | None) -> np.ndarray:
     return np.nanmedian(errors([(windows, physics)]).position_m, axis=0)
+
+
+def test_windows_are_the_same_whatever_the_sample_period(driven: tuple[Track, list[Race]], windows: Windows) -> None:
+    often = windows_of(*driven)
+    np.testing.assert_array_equal(often.regime, windows.regime)
+    np.testing.assert_allclose(often.moved_m, windows.moved_m, atol=1e-3)
+    np.testing.assert_allclose(often.along_m, windows.along_m, atol=1e-3)
 
 
 def test_true_physics_drive_the_recorded_path(windows: Windows, physics: PhysicsParams) -> None:

@@ -108,10 +108,27 @@ def test_inspect_tells_of_files_folders_and_what_is_wrong_with_them(
     assert "nosuch.Gbx cannot be read" in lines[1]
     (tmp_path / "b.gbx").write_bytes(forge.recording_file())
     assert call(f"recordings inspect {tmp_path}") == 0, "one file is good"
-    damaged, fine = capsys.readouterr().out.splitlines()
-    assert damaged.endswith(f"a.Replay.Gbx: {summary['error']}. {summary['hint']}")
-    assert re.search(r"samples  b\.gbx on \w+$", fine)
-    assert damaged.index("a.Replay.Gbx") == fine.index("b.gbx"), "columns begin alike"
+    said = capsys.readouterr().out
+    assert re.search(r"^ *map +car +files +usable +fastest", said)
+    assert re.search(r"^ *Hand-made +StadiumCar +1 +0 *$", said, re.MULTILINE)
+    assert f"a.Replay.Gbx: {summary['error'].removeprefix('NotGbxError: ')}. {summary['hint']}" in said
+    assert "min" not in said, "nothing can be learned from it"
+    for name in ("replays.ZIP", "b.Gbx.txt", os.fsdecode(b"\xff.txt")):
+        (tmp_path / name).touch()
+    os.mkfifo(tmp_path / "pipe.Gbx")
+    assert call(f"recordings inspect {tmp_path}") == 0
+    said = capsys.readouterr().out
+    for name, to_do in {
+        "replays.ZIP": "unpack",
+        r"\xff.txt": "rename",
+        "b.Gbx.txt": "rename",
+        "pipe.Gbx": "remove",
+    }.items():
+        assert f"not read: {tmp_path}/{name}: {to_do} it" in said
+    (tmp_path / "b.gbx").unlink()
+    broken.unlink()
+    assert call(f"recordings inspect {tmp_path}") == 1
+    assert "replays.ZIP: unpack it" in capsys.readouterr().err
 
     def refused(folder: str) -> None:
         raise PermissionError(13, "Permission denied", str(folder))

@@ -88,6 +88,7 @@ ROWS = (
     Row("new {place}/mine", lambda _, path: read_params(path / "params.yaml"), "{place}/mine"),
     Row("new {place}/mine --json", lambda text, _: "dvc.yaml" in json.loads(text)["written"], "{place}/mine"),
     Row("recordings inspect recordings --json", lambda text, _: not any(x["error"] for x in json.loads(text))),
+    Row("recordings inspect recordings", lambda text, _: "main track" in text and text.endswith("about 1 min\n")),
     Row("recordings inspect recordings/0.Replay.Gbx", lambda text, _: "num_inputs" in text),
     Row("recordings inspect recordings/0.Replay.Gbx recordings --json", lambda text, _: len(json.loads(text)) > 1),
     Row("recordings quarantine", lambda text, _: text == "every recording is used\n"),

@@ -36,11 +36,12 @@ def test_a_race_is_found_by_the_beginning_of_its_name(tmp_path: Path, monkeypatc
 
 
 def test_a_script_reads_back_to_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    race, out = with_keys(random_race("driver-1-0001", 303)), tmp_path / "race.txt"
+    race, out = replace(with_keys(random_race("driver-1-0001", 303)), player="$f00Ni\nck\n"), tmp_path / "race.txt"
     set_races(monkeypatch, race)
     assert export_race(tmp_path, "driver", out) is race
     text = out.read_text()
     assert text.startswith("# race: driver-1-0001")
+    assert "# player: $f00Ni ck\n" in text
     np.testing.assert_array_equal(read_script(text, race.num_ticks), race.controls)
     with pytest.raises(UserError, match="exists"):
         export_race(tmp_path, "driver", out)

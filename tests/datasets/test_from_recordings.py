@@ -232,6 +232,29 @@ def test_filters(read: Callable[..., RaceDataset]) -> None:
     assert np.abs(dataset.main_track.centre_m[:, 0]).max() < 1.0
 
 
+def test_only_races_of_the_simulated_car_are_used(read: Callable[..., RaceDataset]) -> None:
+    """Unless any is asked for. Recordings of the oldest games name no car, and TrackMania 2 has a StadiumCar too."""
+    cars = {"": "", "StadiumCar": "TmForever.2.11", "SnowCar": "TmForever.2.11", "of two": "ManiaPlanet.3.3.0"}
+    content = {}
+    for number, (car, version) in enumerate(cars.items()):
+        ghost = make_ghost(lateral_m=0.1 * number)
+        ghost.vehicle, ghost.game_version = ("StadiumCar" if car == "of two" else car), version
+        content[f"{number}.Gbx"] = make_recording(ghost)
+    dataset = read(content)
+    assert {race.file: race.car for race in dataset.races} == {"0.Gbx": "", "1.Gbx": "StadiumCar"}
+    snow, later = dataset.quarantine
+    assert snow.error == "OtherCarError: driven with the car 'SnowCar', 'StadiumCar' is wanted"
+    assert "StadiumCar of ManiaPlanet" in later.error
+    assert "races.select.car" in snow.hint
+    assert {race.car for race in read(content, car=None).races} == {
+        "",
+        "StadiumCar",
+        "SnowCar",
+        "StadiumCar of ManiaPlanet",
+    }
+    assert [race.file for race in read(content, car="SnowCar").races] == ["0.Gbx", "2.Gbx"]
+
+
 def leaping(lateral_m: float = 0.0, respawns: int = 0) -> Ghost:
     """A drive that is 500 m further on from 2 s on."""
     ghost = make_ghost(lateral_m=lateral_m)
@@ -357,6 +380,7 @@ def test_a_name_that_is_no_utf8_is_escaped_and_used(read: Callable[..., RaceData
 
 
 def test_plain_text() -> None:
+    assert plain_text("A\0B\x1b[1mC\n") == "AB[1mC"
     names = {"$f00A$o$iB": "AB", "TM$ec0S $fff- $$5": "TMS - $5", "$h[bigbang1112]$ffffile": "file", "plain": "plain"}
     assert {name: plain_text(name) for name in names} == names
 

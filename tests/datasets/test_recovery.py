@@ -97,9 +97,9 @@ def test_a_race_that_the_simulator_cannot_follow_is_named(race: Race) -> None:
     weak = SIMULATOR.model_copy(
         update={"physics": SIMULATOR.physics.model_copy(update={"push_mps2": (0.5, 0.5, 0.5, 0.5)})}
     )
-    said = r"race driver-.* the simulated car (left the track|took longer).*, at \d+ m of 250 m"
+    said = r"^a\.Gbx cannot be driven again: the simulated car (left the track|took longer).*, at \d+ m of 250 m"
     with pytest.raises(RecoveryError, match=said) as caught:
-        drive_again(race, TRACK, weak, 5, 0)
+        drive_again(replace(race, file="a.Gbx"), TRACK, weak, 5, 0)
     assert "left out" in caught.value.for_people()
 
 

@@ -188,8 +188,9 @@ def test_spaces_that_are_not_supported_are_named() -> None:
 def test_an_environment_that_resets_in_another_way_is_refused() -> None:
     environment = small.register_with("SameStep", small.Odd)
     small.gymnasium.registry[environment].vector_entry_point = _same_step
-    with pytest.raises(UserError, match=r"resets its episodes in the mode .*SAME_STEP"):
+    with pytest.raises(UserError, match=r"resets its episodes in the mode .*SAME_STEP") as caught:
         read_facts(environment)
+    assert "autoreset_mode=AutoresetMode.NEXT_STEP" in caught.value.hint
 
 
 def _same_step(num_envs: int, **_: object) -> object:

@@ -1,12 +1,14 @@
 import os
 import shutil
 import subprocess
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
 
 from flows import dvc as module
 from flows.dvc import Outcome, changed_stages, reproduce_stage
+from rulka.cli.projects import make_project
 from rulka.machine.errors import UserError
 from rulka.operations import doctor
 from rulka.operations.doctor import State, findings_of
@@ -57,6 +59,14 @@ def test_a_name_that_dvc_cannot_read_is_named(toy_project: Path) -> None:
         with pytest.raises(UserError, match=r"the name of data/recordings/\\xff.Gbx is not UTF-8"):
             ask()
     assert findings_of("dvc", doctor.dvc)[0].state is State.WRONG
+    inside = Path(os.fsdecode(b"\xfe"))
+    inside.mkdir()
+    for ask in (lambda: make_project(inside / "new"), lambda: make_project(inside)):
+        with pytest.raises(UserError, match=r"\\xfe.* is not UTF-8"):
+            ask()
+    assert list(inside.iterdir()) == []
+    with chdir(inside), pytest.raises(UserError, match=r"\\xfe/data is not UTF-8"):
+        check_names(DATA)
 
 
 def test_stages_with_changes_are_named_and_so_is_a_damaged_lock_file(toy_project: Path) -> None:

@@ -29,9 +29,11 @@ def sample_bytes(position: tuple[float, float, float], *, steer: int = 127, gas:
     )  # fmt: skip
 
 
-def samples_chunk(samples: list[bytes], *, version: int = 9, sizes: list[int] | None = None) -> bytes:
+def samples_chunk(
+    samples: list[bytes], *, version: int = 9, sizes: list[int] | None = None, period_ms: int = 100
+) -> bytes:
     states = b"".join(samples)
-    data = u32(0x0A02B000, 1, 0, 100, version, len(states)) + states + u32(len(samples), 0)
+    data = u32(0x0A02B000, 1, 0, period_ms, version, len(states)) + states + u32(len(samples), 0)
     data += u32(len(samples[0])) if sizes is None else u32(0xFFFFFFFF, *sizes)
     packed = zlib.compress(data)
     return chunk(0x0303F005, u32(len(data), len(packed)) + packed)
@@ -44,16 +46,19 @@ def ghost_body(
     events: list[tuple[int, int, int]] | None = None,
     offset: int = 0,
     extra: bytes = b"",
+    period_ms: int = 100,
+    car: str = "StadiumCar",
 ) -> bytes:
     names = ["_FakeIsRaceRunning", "Accelerate", "SteerLeft", "SteerRight", "Steer"]
     if events is None:
         events = [(0, 0, 1), (10, 1, 1), (100, 3, 1), (200, 3, 0)]
-    body = samples_chunk([sample_bytes((0.0, 1.0, 0.7 * i), steer=255 if i == 2 else 127, gas=255) for i in range(5)])
+    shown = [sample_bytes((0.0, 1.0, 0.7 * i), steer=255 if i == 2 else 127, gas=255) for i in range(5)]
+    body = samples_chunk(shown, period_ms=period_ms)
     body += skippable(0x03092005, u32(race_time)) + skippable(0x03092008, u32(2)) + skippable(0x0309200A, u32(7))
-    body += skippable(0x0309200B, u32(2, 150, 3, race_time, 7))
+    body += skippable(0x0309200B, u32(2, min(150, race_time // 2), 3, race_time, 7))
     body += extra
     body += chunk(0x0309200E, ids("ghost-uid")) + chunk(0x0309200F, text("driver")) + chunk(0x03092010, ids(""))
-    body += chunk(0x03092015, ids("Nick")) + chunk(0x03092018, ids("StadiumCar", "Vehicles", "Nadeo"))
+    body += chunk(0x03092015, ids("Nick")) + chunk(0x03092018, ids(car, "Vehicles", "Nadeo"))
     stamped = [(time + offset, name, value) for time, name, value in events]
     validation = u32(race_time) + events_payload(ids, names, stamped) if events else u32(0)
     tail = text("Exe") + u32(1, 2, 3) + text("settings") + u32(9) if events else b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -14,6 +15,7 @@ from rulka.recordings.alignment import (
     device_of,
     inputs_to_controls,
     measure_lag,
+    measure_pedal_sign,
 )
 from rulka.recordings.controls import events_to_controls
 from rulka.recordings.errors import MisalignedInputsError
@@ -129,3 +131,54 @@ def test_action_keys_limit_the_steering(rng: np.random.Generator) -> None:
     assert np.abs(found[700:1400]).max() == pytest.approx(0.6)
     assert np.abs(found[2200:2900]).max() == pytest.approx(0.8)
     assert np.abs(found[1600:2000]).max() == 1.0
+
+
+FULL, OTHER = 0x010000, 0xFF0000
+"""Raw analog values: of full gas or brake as the game stores them, and the same with the other sign."""
+
+
+def pedals_of(events: list[tuple[int, str, int]], gas: float, brake: float) -> Ghost:
+    """A race with these inputs from its start on, whose samples show the pedals."""
+    samples = samples_of(np.zeros(1000, np.float32))
+    assert samples.vehicle is not None
+    shown = {"gas": np.full(100, gas, np.float32), "brake": np.full(100, brake, np.float32)}
+    samples = replace(samples, vehicle=replace(samples.vehicle, **shown))
+    return Ghost(events=tuple(InputEvent(*event) for event in events), samples=samples, race_time_ms=9800)
+
+
+MARKER = (0, "_FakeDontInverseAxis", 0x80)
+
+
+@pytest.mark.parametrize("marker", [[], [MARKER]])
+@pytest.mark.parametrize(("name", "gas", "brake"), [("Gas", 1, 0), ("AccelerateReal", 1, 0), ("BrakeReal", 0, 1)])
+def test_the_samples_decide_the_sign_of_pedals(
+    marker: list[tuple[int, str, int]], name: str, gas: float, brake: float
+) -> None:
+    """The marker belongs to steering alone: without samples, a pedal is read as every game at hand stores it."""
+    for raw, sign in ((FULL, 1.0), (OTHER, -1.0)):
+        ghost = pedals_of([*marker, (0, name, raw)], gas, brake)
+        assert measure_pedal_sign(ghost, 1) == sign
+        assert inputs_to_controls(ghost, 900)[50].tolist() == [0, gas, brake]
+    untold = replace(ghost, events=(*map(InputEvent._make, marker), InputEvent(0, name, FULL)), samples=None)
+    assert inputs_to_controls(untold, 900)[50].tolist() == [0, gas, brake]
+
+
+@pytest.mark.parametrize(
+    ("events", "gas", "brake", "pedal"),
+    [
+        ([(0, "Accelerate", 1)], 0, 1, "gas"),
+        ([(0, "Accelerate", 1), (0, "Brake", 1)], 1, 0, "brake"),
+        ([(0, "SteerLeft", 0)], 1, 0, "gas"),
+        ([(0, "Gas", 0x001000)], 1, 0, "gas"),
+    ],
+)
+def test_pedals_of_another_run_are_refused(
+    events: list[tuple[int, str, int]], gas: float, brake: float, pedal: str
+) -> None:
+    with pytest.raises(MisalignedInputsError, match=f"recorded {pedal} differ in 97 of 97 samples") as caught:
+        inputs_to_controls(pedals_of(events, gas, brake), 900)
+    assert caught.value.hint
+
+
+def test_samples_without_pedals_judge_none() -> None:
+    assert inputs_to_controls(pedals_of([(0, "Accelerate", 1)], 0, 0), 900)[50].tolist() == [0, 1, 0]

@@ -1,10 +1,13 @@
 import numpy as np
 import pytest
+import torch
 
-from rulka.contracts.actions import action_table
+from rulka.contracts.actions import PRESSED, action_table
+from rulka.pretraining.cloning import keys_of
 from rulka.recordings.controls import analog_value, events_to_controls, label_decisions, steer_to_key_taps
 from rulka.recordings.errors import ContradictoryTimeError
 from rulka.recordings.model import InputEvent
+from rulka.simulator.physics import NUM_COMMANDS, command_cars
 
 TABLE = action_table(5)
 
@@ -46,6 +49,19 @@ def test_what_events_amount_to() -> None:
     # The game stores full gas as the raw value that full left would be; the other side is the brake.
     events = [InputEvent(0, "Gas", 0x010000), InputEvent(50, "Gas", 0xFF0000)]
     assert events_to_controls(events, num_ticks=10, shift_ticks=0)[[2, 7]].tolist() == [[0, 1, 0], [0, 0, 1]]
+
+
+def test_a_pedal_becomes_a_key_at_the_threshold_of_the_game() -> None:
+    """0x4E00 of 0x10000, in labels, in what a simulated car remembers as its keys and in what the clone is fed."""
+    assert pytest.approx(0.3047, abs=1e-4) == PRESSED
+    commands = np.empty((1, NUM_COMMANDS), np.float32)
+    for pedal, is_pressed in ((0.3, False), (0.31, True), (0.5, True)):
+        controls = np.array([[0.0, pedal, pedal]], np.float32)
+        action = TABLE.index_of(controls[:, 1], controls[:, 2], controls[:, 0], 0.0)
+        assert TABLE.keys()[action][0, :2].tolist() == 2 * [is_pressed]
+        command_cars(controls, commands)
+        assert commands[0, 3:5].tolist() == 2 * [is_pressed]
+        assert keys_of(torch.from_numpy(controls))[0, :2].tolist() == 2 * [is_pressed]
 
 
 def test_recordings_of_the_competition_patch() -> None:

@@ -10,7 +10,9 @@ EXPECTED = {
     "error": None,
     "hint": None,
     "map_uid": MAP_UID,
+    "map_name": "Hand-made",
     "environment": "Stadium",
+    "car": "StadiumCar",
     "player_login": "driver",
     "race_time_ms": 300,
     "checkpoint_times_ms": [150, 300],
@@ -45,6 +47,11 @@ def test_what_contradicts_itself_is_said_beside_what_was_read(forge, tmp_path: P
     late = [(0, 0, 1), *((time, 3, time // 10 % 2) for time in range(10, 400, 10))]
     found = inspect_file(put(tmp_path, "b.Replay.Gbx", forge.recording_file(events=late)))
     assert found["error"] is None  # three samples of steering tell too little to refuse
+
+
+def test_the_car_is_told(forge, tmp_path: Path) -> None:
+    found = inspect_file(put(tmp_path, "a.Replay.Gbx", forge.recording_file(car="SnowCar")))
+    assert (found["car"], found["environment"], found["map_name"]) == ("SnowCar", "Stadium", "Hand-made")
 
 
 def test_a_map(forge, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ import pytest
 from rulka.recordings.errors import ContradictoryTimeError
 from rulka.recordings.model import Ghost, InputEvent, RecordingHeader
 from rulka.recordings.reader import complete_ghosts, parse_recording
-from rulka.recordings.times import MAX_AFTER_LAST_SAMPLE_MS, check_times
+from rulka.recordings.times import MAX_PERIOD_MS, check_times
 
 
 def ghost_of(forge, race_time_ms: int | None, checkpoints: tuple[int | None, ...]) -> Ghost:
@@ -14,7 +14,7 @@ def ghost_of(forge, race_time_ms: int | None, checkpoints: tuple[int | None, ...
 
 
 def test_times_that_can_be(forge) -> None:
-    rows = (300, (150, 300)), (300, ()), (None, (150, None)), (300, (None, 300)), (400 + MAX_AFTER_LAST_SAMPLE_MS, ())
+    rows = (300, (150, 300)), (300, ()), (None, (150, None)), (300, (None, 300)), (400 + MAX_PERIOD_MS, ())
     for race_time_ms, checkpoints in rows:
         check_times(ghost_of(forge, race_time_ms, checkpoints))
 
@@ -26,13 +26,26 @@ def test_times_that_contradict_each_other(forge) -> None:
         (300, (150, 290), "the last checkpoint was at 290 ms"),
         (300, (150, None), "no last checkpoint"),
         (300, (310, 300), "a checkpoint was at 310 ms"),
-        (401 + MAX_AFTER_LAST_SAMPLE_MS, (), "the last sample was at 400 ms"),
+        (300, (0, 300), "a checkpoint was at 0 ms"),
+        (300, (200, 100, 300), "a checkpoint at 200 ms was followed by one at 100 ms"),
+        (300, (100, None, 100, 300), "a checkpoint at 100 ms was followed by one at 100 ms"),
+        (401 + MAX_PERIOD_MS, (), "the last sample was at 400 ms"),
     )
     for race_time_ms, checkpoints, reason in rows:
         message = f"the race time {race_time_ms} ms cannot be: .*{reason}"
         with pytest.raises(ContradictoryTimeError, match=message) as caught:
             check_times(ghost_of(forge, race_time_ms, checkpoints))
         assert caught.value.hint
+
+
+@pytest.mark.parametrize(("period_ms", "can_be"), [(100, True), (50, True), (33, True), (0, False), (2**32 - 1, False)])
+def test_samples_lie_as_far_apart_as_a_game_or_a_tool_writes_them(forge, period_ms: int, can_be: bool) -> None:
+    ghost = parse_recording(forge.recording_file(race_time=130, period_ms=period_ms)).ghosts[0]
+    if can_be:
+        check_times(ghost)
+        return
+    with pytest.raises(ContradictoryTimeError, match=f"two samples lie {period_ms} ms apart, 10 to 200 can be"):
+        check_times(ghost)
 
 
 def turbo(xml_best: str, finish_ms: int | None) -> Ghost:

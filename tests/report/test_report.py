@@ -126,6 +126,11 @@ def test_facts_name_what_was_used_and_leave_out_what_is_unknown(track: Track, ma
     assert set(empty) == {"Track", "Demonstrations", "Evaluation"}
     assert empty["Demonstrations"].startswith("2 recordings of 1 player, driven in the game and 1 race of the built-in")
     assert empty["Demonstrations"].endswith("2 of 3 reached the finish.")
+    snow = [replace(races[0], car="StadiumCar"), replace(races[1], car="SnowCar")]
+    told = used(track, make_race, NOTHING, snow)["Demonstrations"]
+    assert told.startswith(
+        "2 recordings of 1 player, driven in the game, also with the car SnowCar, which is not simul"
+    )
     warned = render_report(make_report(make_evaluation(track, make_race), demonstrations=races))
     assert "The simulator is not the game" in warned
     train = read_params().train.model_dump(mode="json") | {"start_anywhere": 0.25}

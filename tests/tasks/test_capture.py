@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rulka.datasets.formats.frames import FrameDataset, read_index
 from rulka.datasets.formats.races import RaceDataset, load_races, write_races
 from rulka.datasets.formats.split import SPLITS
 from rulka.datasets.params import CaptureParams
+from rulka.datasets.recovery import recovery_id
 from rulka.machine.errors import UserError
 from rulka.params import Params, read_params
 from rulka.tracks.params import TrackParams
@@ -59,10 +61,17 @@ def test_every_race_is_captured_to_its_end(races_dir: Path, tmp_path: Path) -> N
 
 
 def test_races_of_training_are_driven_again(
-    races_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    races_dir: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those that cannot be followed are left out by name; the others are the same with any number of workers."""
     run(races_dir, tmp_path / "frames", recoveries=1)
+    assert re.search(
+        r"capture: [\d,]+ of [\d,]+ frames are of recovery drives on .*: about \d+ min", capsys.readouterr().out
+    )
     index = read_index(tmp_path / "frames")
     split_of = {race.race_id: race.split for race in index.races}
     again = {race_id for race_id in split_of if "recovery" in race_id}
@@ -72,9 +81,9 @@ def test_races_of_training_are_driven_again(
     run(races_dir, tmp_path / "two", recoveries=1, num_workers=2)
     assert content(tmp_path / "two") == content(tmp_path / "frames")
     monkeypatch.setattr("rulka.datasets.recovery.MOST_TIME", 0.1)
-    run(races_dir, tmp_path / "lost", recoveries=1)
+    run(races_dir, tmp_path / "lost", recoveries=2)
     assert len(read_index(tmp_path / "lost").races) == len(split_of) - len(again)
-    assert all(f"race {race_id.removesuffix('-recovery-0')} cannot" in caplog.text for race_id in again)
+    assert all(caplog.text.count(f"{race_id.removesuffix('-recovery-0')} cannot") == 1 for race_id in again)
 
 
 @pytest.fixture
@@ -88,7 +97,9 @@ def two_maps(races_dir: Path, tmp_path: Path) -> Path:
     return tmp_path / "races"
 
 
-def test_races_of_all_maps_are_captured_on_their_own_track(two_maps: Path, tmp_path: Path, races_dir: Path) -> None:
+def test_races_of_all_maps_are_captured_on_their_own_track(
+    two_maps: Path, tmp_path: Path, races_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = load_races(two_maps)
     run(two_maps, tmp_path / "frames")
     index = read_index(tmp_path / "frames")
@@ -102,6 +113,10 @@ def test_races_of_all_maps_are_captured_on_their_own_track(two_maps: Path, tmp_p
         assert end_m == pytest.approx(dataset.tracks[race.map_uid].length_m, abs=5.0)
     on_main = {race.race_id for race in dataset.on_main_track()}
     assert {race.race_id for race in train.on_main_track()} == on_main & {race.race_id for race in train.races}
+    monkeypatch.setattr("tasks.capture.drive_again", lambda race, *_: replace(race, race_id=recovery_id(race, 0)))
+    run(two_maps, tmp_path / "again", recoveries=1)
+    again = {race.race_id: race.map_uid for race in read_index(tmp_path / "again").races if "recovery" in race.race_id}
+    assert set(again.values()) == {dataset.main_track.uid}
     run(two_maps, tmp_path / "main", maps="main")
     run(races_dir, tmp_path / "alone")
     assert content(tmp_path / "main") == content(tmp_path / "alone")

@@ -13,7 +13,7 @@ from rulka.contracts.actions import action_table
 from rulka.contracts.observation import CAR
 from rulka.datasets.formats.races import load_races, reference_path
 from rulka.datasets.from_recordings import MissingRecordingsError, refuse_missing
-from rulka.datasets.params import RaceParams
+from rulka.datasets.params import RaceParams, SelectParams
 from rulka.machine.errors import UserError
 from rulka.params import read_params
 from rulka.reference.lap import load_reference
@@ -106,7 +106,10 @@ def test_recordings_of_which_none_can_be_used_leave_the_old_output_and_their_rea
     values = {"track": TRACK, "races": params(num_demonstrations=2)}
     monkeypatch.setattr("tasks.races.read_params", lambda: PARAMS.model_copy(update=values))
     Path("data/recordings").mkdir(parents=True)
+    Path("data/recordings/replays.zip").touch()
     main()
+    assert "races: not read: data/recordings/replays.zip: unpack it" in capsys.readouterr().out
+    Path("data/recordings/replays.zip").unlink()
     before = content(Path("data/races"))
     Path("data/recordings/noise.Gbx").write_bytes(b"not a recording")
     with pytest.raises(UserError, match=r"noise\.Gbx: NotGbxError") as refused:
@@ -124,7 +127,10 @@ def test_recordings_of_which_none_can_be_used_leave_the_old_output_and_their_rea
 
 def test_real_recordings_of_all_maps(corpus: Path, tmp_path: Path) -> None:
     """The main track is the one with most races; three of these are further ghosts of one file."""
-    run(corpus, tmp_path / "races", params())
+    run(corpus, tmp_path / "simulated", params())
+    dataset = load_races(tmp_path / "simulated")
+    assert (len(dataset.races), len(dataset.tracks), {race.car for race in dataset.races}) == (18, 8, {"StadiumCar"})
+    run(corpus, tmp_path / "races", params(select=SelectParams(car=None)))
     dataset = load_races(tmp_path / "races")
     times = sorted(race.race_time_ms or 0 for race in dataset.on_main_track())
     assert times == [24930, *6 * [24940], 24950, 24950]

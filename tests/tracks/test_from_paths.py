@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from rulka.contracts.observation import CAR, NUM_CAR_FIELDS, TURBO_IDS, ZONE_SPACING_M
-from rulka.datasets.from_recordings import blocks_of, embedded_map, path_of_ghost, race_of_ghost
+from rulka.datasets.from_recordings import blocks_of, path_of_ghost, race_of_ghost
 from rulka.recordings.car_rows import car_rows
-from rulka.recordings.reader import read_recording
+from rulka.recordings.reader import embedded_map, read_recording
 from rulka.tracks.blocks import FRONT_M, REAR_M, MapBlock
 from rulka.tracks.from_paths import (
     ASPHALT,

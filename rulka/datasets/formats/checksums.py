@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rulka.contracts.stored import ValueT, checked, plain_json
+from rulka.machine.disk import check_readable
 from rulka.machine.errors import UserError
 
 SEAL = "content_sha256"
@@ -98,5 +99,5 @@ def _seal(content: Mapping[str, Any]) -> str:
 
 
 def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
+    with check_readable(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,7 +1,7 @@
 """The race dataset, `data/races`: driver, map, inputs and car states of every race.
 
     races.parquet       one row per race: race_id, source ("recording" or "driver"), file, player, map_uid,
-                        race_time_ms, is_finished, num_ticks, checkpoint_times_ms, seed (of the driver)
+                        race_time_ms, is_finished, num_ticks, checkpoint_times_ms, seed (of the driver), car
     ticks.parquet       one row per 10 ms tick: race_id, time_ms, steer, gas, brake. The row acts on the car from
                         `time_ms` on, for every source: inputs of recordings are aligned with the car's states.
     states.parquet      one row per sample of the car: race_id, time_ms and the 39 numbers of a `CAR` row, one column
@@ -69,6 +69,7 @@ _RACES_SCHEMA = pa.schema(
         "num_ticks": _NUMBER,
         "checkpoint_times_ms": pa.list_(_NUMBER),
         "seed": _NUMBER,
+        "car": _TEXT,
     }
 )
 _QUARANTINE_SCHEMA = pa.schema(dict.fromkeys(("file", "error", "hint"), _TEXT))
@@ -92,6 +93,7 @@ class Race:
             10 t ms on, and its state 10 ms later is the first to show it.
         state_time_ms: [S] int64 ascending times of the samples.
         state: [S, 39] float32 `CAR` rows.
+        car: name of the car in the recording; empty for the driver.
     """
 
     race_id: str
@@ -106,6 +108,7 @@ class Race:
     controls: NDArray[np.float32]
     state_time_ms: NDArray[np.int64]
     state: NDArray[np.float32]
+    car: str = ""
 
     def __post_init__(self) -> None:
         shapes = (self.controls.shape[1:], self.state.shape[1:], self.state_time_ms.shape)
