@@ -56,9 +56,15 @@ def unwritable_paths() -> list[Path]:
     return [Path(name) for name in WRITTEN if Path(name).exists() and not os.access(name, os.W_OK)]
 
 
+def file_of(error: OSError) -> str | None:
+    """Returns the file that an error is about: the target of a copy or a rename, which Python names second."""
+    name = error.filename2 or error.filename
+    return None if name is None or isinstance(name, int) else os.fsdecode(name)
+
+
 def _described(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        return f"{name}: {error.strerror}" if (name := file_of(error)) else error.strerror
     return str(error).splitlines()[0]
 
 

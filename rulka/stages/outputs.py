@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rulka.machine.disk import NO_ROOM, NOT_ALLOWED
+from rulka.machine.disk import NO_ROOM, NOT_ALLOWED, file_of
 from rulka.machine.errors import UserError
 
 
@@ -122,7 +122,7 @@ def check_folder(path: Path) -> Path:
 
 def _raise_if_about_another(error: OSError, place: Path) -> None:
     """Re-raises an error about a file outside `place`: it says nothing about the output."""
-    if error.filename is not None and place not in (found := Path(os.fsdecode(error.filename)), *found.parents):
+    if (name := file_of(error)) is not None and place not in (Path(name), *Path(name).parents):
         raise error
 
 
