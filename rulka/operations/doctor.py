@@ -21,7 +21,7 @@ from rulka.game.settings import GameSettings, read_game_settings
 from rulka.game.supervise import launch_command
 from rulka.machine.disk import unwritable_paths
 from rulka.machine.errors import UserError
-from rulka.machine.ports import LOOPBACK, holder, no_proxy_for_loopback
+from rulka.machine.ports import LOOPBACK, holder, is_proxy_in_the_way
 from rulka.params import read_params, read_sections
 from rulka.runtime.cluster import chosen_address, find_cluster
 from rulka.stages.folders import DATA
@@ -196,10 +196,10 @@ def shared_memory() -> list[Finding]:
 
 def proxy() -> list[Finding]:
     """Checks that Prefect's own commands reach the server of `rulka up`; returns nothing without a proxy."""
-    if (spared := no_proxy_for_loopback()) is None:
+    if not is_proxy_in_the_way():
         return []
-    text = "it is asked for this machine, too, so that commands of Prefect do not reach the server of `rulka up`"
-    return [Finding("proxy", State.NOTE, text, f"export no_proxy={spared}")]
+    text = "as it is set, commands of Prefect do not reach the server of `rulka up`"
+    return [Finding("proxy", State.NOTE, text, "put no_proxy='*' before them: `no_proxy='*' prefect deployment ls`")]
 
 
 def disk() -> Finding:

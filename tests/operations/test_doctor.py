@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -102,14 +103,23 @@ def test_a_proxy_that_is_in_the_way_of_this_machine_is_named(monkeypatch: pytest
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
     assert doctor.proxy() == []
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    (found,) = doctor.proxy()
-    assert (found.state, found.to_do) == (State.NOTE, "export no_proxy=127.0.0.1,localhost,::1")
-    monkeypatch.setenv("no_proxy", "example.org, localhost")
-    assert doctor.proxy()[0].to_do == "export no_proxy=example.org,localhost,127.0.0.1,::1"
-    for enough in ("*", "127.0.0.1,localhost,::1,example.org"):
-        monkeypatch.setenv("no_proxy", enough)
-        assert doctor.proxy() == []
+    loopback = "127.0.0.1, localhost,::1,example.org"
+    for name, proxy, spared, is_in_the_way in (
+        ("https_proxy", "http://127.0.0.1:1", "", False),
+        ("http_proxy", "http://127.0.0.1:1", "", True),
+        ("ALL_PROXY", "http://127.0.0.1:1", "example.org,localhost", True),
+        ("http_proxy", "http://127.0.0.1:1", loopback, False),
+        ("all_proxy", "socks5://127.0.0.1:1", loopback, True),
+        ("https_proxy", "socks5h://127.0.0.1:1", "", True),
+        ("all_proxy", "socks5://127.0.0.1:1", "*", False),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, proxy)
+            patch.setenv("no_proxy", spared)
+            assert [found.state for found in doctor.proxy()] == [State.NOTE] * is_in_the_way, (name, proxy, spared)
+            patch.setenv("no_proxy", "*")
+            assert doctor.proxy() == []
+            httpx.Client().close()
 
 
 def test_it_says_what_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
