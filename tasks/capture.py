@@ -27,7 +27,8 @@ from rulka.game.supervise import running_games
 from rulka.machine.errors import UserError
 from rulka.machine.processes import end_with_parent, interrupts_blocked
 from rulka.machine.progress import Progress
-from rulka.params import Params, read_params
+from rulka.params import Params
+from rulka.params.of_stages import params_of_stage
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.render import camera_array
 from rulka.simulator.scene import Scene, bake_scene
@@ -160,7 +161,7 @@ def _capture_job(job: _Job) -> CapturedRace | RecoveryError:
 
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
-    capture(read_params(), races_dir=RACES, out_dir=FRAMES)
+    capture(params_of_stage("capture"), races_dir=RACES, out_dir=FRAMES)
 
 
 if __name__ == "__main__":

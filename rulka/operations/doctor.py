@@ -23,6 +23,7 @@ from rulka.machine.disk import unwritable_paths
 from rulka.machine.errors import UserError
 from rulka.machine.ports import LOOPBACK, holder, is_proxy_in_the_way
 from rulka.params import read_params, read_sections
+from rulka.params.of_stages import READS, check_listed
 from rulka.runtime.cluster import chosen_address, find_cluster
 from rulka.stages.folders import DATA
 from rulka.stages.graph import GRAPH_FILE, PARAMS_FILE, check_names, read_graph, sections_of_stage
@@ -214,8 +215,10 @@ def disk() -> Finding:
 
 
 def parameters() -> Finding:
-    """Checks that params.yaml is valid, and has every section that DVC reads."""
-    read_params()
+    """Checks that params.yaml is valid and has every section that DVC reads, and DVC compares all that stages read."""
+    params = read_params()
+    for stage in READS:
+        check_listed(stage, params)
     stages, sections = read_graph().values() if GRAPH_FILE.is_file() else (), read_sections(PARAMS_FILE)
     wanted = {section for stage in stages for section in sections_of_stage(stage, sections)}
     if missing := sorted(wanted - set(sections)):
