@@ -45,10 +45,15 @@ def check_can_hold(folder: Path) -> None:
     Raises:
         UserError: if it, or the nearest folder above it that exists, is not writable.
     """
-    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    there = existing(folder)
     if not os.access(there, os.W_OK | os.X_OK):
         message = f"{there if there != folder.absolute() else folder} is not writable"
         raise UserError(message, hint="Allow writing to it, or work in a folder of your own.")
+
+
+def existing(folder: Path) -> Path:
+    """Returns a folder as an absolute path, or the nearest one above it that exists."""
+    return next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
 
 
 def unwritable_paths() -> list[Path]:

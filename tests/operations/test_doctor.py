@@ -5,6 +5,7 @@ import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -97,6 +98,15 @@ def test_little_room_is_wrong_with_what_to_do(
         monkeypatch.setattr(doctor, limit, least)
         for found in findings_of(limit, check):
             assert (found.state, to_do in found.to_do) == (state, state is State.WRONG)
+
+
+def test_the_disk_of_dvcs_cache_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr(doctor, "cache_folder", lambda: tmp_path / "other" / "cache")
+    full = {tmp_path / "other": SimpleNamespace(free=1e6), Path(): SimpleNamespace(free=9e9)}
+    monkeypatch.setattr(doctor.shutil, "disk_usage", full.__getitem__)
+    found = doctor.disk()
+    assert (found.state, found.text) == (State.WRONG, "9 GB free here, 0 GB free for DVC's cache")
 
 
 def test_a_proxy_that_is_in_the_way_of_this_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
