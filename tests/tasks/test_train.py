@@ -135,7 +135,12 @@ def test_recovery_drives_are_neither_replayed_nor_compared(
     """Their actions are labels, which did not lead to the next frames."""
     races, rewards = load_races(driven[0]), small_params.rewards
     again = small_params.capture.model_copy(update={"recoveries": 1})
-    capture(small_params.model_copy(update={"capture": again}), races_dir=driven[0], out_dir=tmp_path / "frames")
+    capture(
+        small_params.model_copy(update={"capture": again}),
+        races_dir=driven[0],
+        out_dir=tmp_path / "frames",
+        runs_dir=tmp_path / "runs",
+    )
     kinds = {race.source for race in FrameDataset(tmp_path / "frames", "train").races}
     assert kinds == {"driver", "recovery"}
     ours, theirs = (
