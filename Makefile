@@ -42,8 +42,12 @@ $(READY): pyproject.toml constraints.txt
 	test -e .git || printf '[core]\n    no_scm = true\n' > .dvc/config.local
 	(cd $(VENV) && pwd -P) > $(READY)
 
+# `dvc repro` succeeds also where DVC's cache cannot be written, as on a full disk.
+NOT_STORED := 'error: what is "not in cache" is not stored, and lost once a stage runs again: make room where `dvc cache dir` says, then `dvc commit -f`'
+
 demo: $(READY)
 	$(RUN) dvc repro
+	@$(RUN) dvc status --quiet || { $(RUN) dvc status; echo $(NOT_STORED) >&2; exit 1; }
 	@echo
 	@echo 'The agent has raced. See'
 	@echo '  report: data/evaluation/report.html'

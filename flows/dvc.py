@@ -8,11 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from enum import StrEnum
+from pathlib import Path
 
 from flows.process import CommandError, child_environment, run_in_group
 from rulka.machine.errors import UserError
 from rulka.stages.folders import RECORDINGS
-from rulka.stages.graph import check_names, read_graph, read_lock
+from rulka.stages.graph import cache_folder, check_names, is_cached, read_graph, read_lock
 
 DVC = [sys.executable, "-m", "dvc", "--wait-for-lock"]
 BLOCKED = "it is being blocked by:"
@@ -46,7 +47,7 @@ def reproduce_stage(stage: str, *, force: bool, say: Callable[[str], None], time
 
     Raises:
         CommandError: if the stage fails or times out.
-        DvcError: if DVC's output does not tell the result.
+        DvcError: if DVC's output does not tell the result, or its cache does not hold the stage's output.
         UserError: if a recording has a name that DVC cannot read.
     """
     check_names(RECORDINGS)
@@ -56,12 +57,28 @@ def reproduce_stage(stage: str, *, force: bool, say: Callable[[str], None], time
     while True:
         try:
             lines = run_in_group(command, say, timeout_s)
-            return Outcome.FROZEN if is_frozen else _outcome(stage, lines)
+            outcome = Outcome.FROZEN if is_frozen else _outcome(stage, lines)
+            if outcome is Outcome.RAN:
+                _check_stored(stage)
+            return outcome
         except CommandError as error:
             if not any(BLOCKED in line for line in error.lines):
                 raise
             say(f"waiting {ASK_AGAIN_S:.0f} s for the other DVC process")
             time.sleep(ASK_AGAIN_S)
+
+
+def _check_stored(stage: str) -> None:
+    """Checks that DVC's cache holds the outputs of a stage: where it cannot be written, `dvc repro` succeeds as well.
+
+    Raises:
+        DvcError: naming an output that it does not hold.
+    """
+    for out in read_graph()[stage]["outs"]:
+        if not is_cached(Path(out)):
+            message = f"{out} is finished, but not stored: DVC could not write it into its cache, {cache_folder()}"
+            hint = f"Make room there, then `dvc commit -f {stage}`. If the stage runs before that, the output is lost."
+            raise DvcError(message, hint=hint)
 
 
 def _outcome(stage: str, lines: list[str]) -> Outcome:

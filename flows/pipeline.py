@@ -23,8 +23,8 @@ Stage = Literal["races", "capture", "pretrain", "clone", "transfer", "train", "e
 """Stages of `dvc.yaml`: the deployment's page lists them, and Prefect rejects other names."""
 Hours = Annotated[float, Field(gt=0.0, le=168.0)]
 HOUR_S = 3600.0
-RESUMABLE_STAGES = ("pretrain", "clone", "train")
-"""Stages that resume from a checkpoint; retried once if killed."""
+RESUMABLE_STAGES = ("capture", "pretrain", "clone", "train")
+"""Stages that resume; retried once if killed."""
 RETRY_DELAY_S = 30.0
 KILLED = re.compile(r"exited with -\d+")
 """DVC's message for a stage that a signal killed."""
@@ -67,7 +67,7 @@ def _what_to_do(stage: str, error: CommandError) -> str:
         # Keep only the last update of each progress bar.
         following = [*error.lines[1:], ""]
         said = [line for line, then in zip(error.lines, following, strict=True) if not (is_bar(line) and is_bar(then))]
-    goes_on = ", which goes on from its last checkpoint" if stage in RESUMABLE_STAGES else ""
+    goes_on = ", which resumes" if stage in RESUMABLE_STAGES else ""
     return "\n".join([str(error), *said[-LAST_LINES:], f"  Mend that, then `dvc repro {stage}`{goes_on}."])
 
 

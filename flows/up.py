@@ -28,8 +28,9 @@ from prefect.states import Cancelling, Crashed
 
 from flows.process import SAVE_GRACE_S, CommandError, child_environment, run_in_group
 from rulka.machine.errors import UserError
-from rulka.machine.ports import check_port, holder, no_proxy_for_loopback
+from rulka.machine.ports import check_port, holder
 from rulka.machine.processes import descendants, end_group, start_group
+from rulka.runtime.run_lock import locked
 from rulka.stages.stage import interrupt_on_signals
 
 HOME = Path(".prefect")
@@ -53,19 +54,25 @@ def up(say: Callable[[str], None]) -> None:
         say: receives each line for the user.
 
     Raises:
+        RunInUseError: if another `rulka up` starts or runs in this folder.
         UserError: if the server or the worker cannot start or exits, or the server hangs.
     """
     interrupt_on_signals()
-    if (spared := no_proxy_for_loopback()) is not None:  # for this process, Prefect's and those of the flows
-        os.environ["no_proxy"] = spared
+    os.environ["no_proxy"] = "*"  # this process, Prefect's and those of the flows ask nobody but this machine
+    with locked(HOME, doing="runs `rulka up`"):
+        _up(say)
+
+
+def _up(say: Callable[[str], None]) -> None:
     url, host, port = free_address()
     secret = password()
     client: dict[Any, Any] = {"PREFECT_API_URL": url, CLIENT_KEY: secret}
-    environment = {  # flow runs inherit it and start in another folder, hence the absolute PREFECT_HOME
+    environment = {
         **child_environment(),
         **client,
         SERVER_KEY: secret,
-        "PREFECT_HOME": str(HOME.resolve()),
+        # Relative: SQLAlchemy would cut the address of the server's database off at a question mark in its path.
+        "PREFECT_HOME": str(HOME),
         "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": ",".join(f"http://{name}:{port}" for name in HOSTS),
         "DO_NOT_TRACK": "1",
     }
@@ -78,7 +85,8 @@ def up(say: Callable[[str], None]) -> None:
         except CommandError as error:
             say("\n".join(error.lines))
             raise
-        with closing(_Part("worker", WORKER, environment)) as worker:
+        # Flow runs inherit the worker's environment and start in another folder.
+        with closing(_Part("worker", WORKER, {**environment, "PREFECT_HOME": str(HOME.resolve())})) as worker:
             say(f"ready: {url.removesuffix('/api')} shows runs and schedules")
             say(f"Sign in there with PREFECT_API_AUTH_STRING of {PROFILES_FILE}.")
             say("Ctrl-C stops everything; in another terminal: prefect deployment run rulka/full-pipeline --watch")

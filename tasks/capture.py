@@ -3,16 +3,25 @@
 Reads  data/races/          see rulka.datasets.formats.races
 Writes data/frames/         see rulka.datasets.formats.frames; with README.md and contact_sheet.png;
                             with the game backend also quarantine.json, the races that diverged in the game
+Live   runs/capture/<fingerprint>/   what took long, one file each: recovery drives, races through the game
+
+An interrupted capture resumes by race if parameters, races and code are the same; the number of workers may change.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
 
 from rulka.contracts.actions import action_table
 from rulka.contracts.artifacts import observation_contract
@@ -28,11 +37,14 @@ from rulka.machine.errors import UserError
 from rulka.machine.processes import end_with_parent, interrupts_blocked
 from rulka.machine.progress import Progress
 from rulka.machine.terminal import say
-from rulka.params import Params, read_params
+from rulka.params import Params, sections_of
+from rulka.params.of_stages import params_of_stage
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.render import camera_array
 from rulka.simulator.scene import Scene, bake_scene
-from rulka.stages.folders import FRAMES, RACES
+from rulka.stages.folders import CAPTURE_RUNS, FRAMES, RACES
+from rulka.stages.outputs import new_file
+from rulka.stages.provenance import fingerprint, provenance
 from rulka.stages.stage import output_folder, require, run_stage
 from rulka.tracks.track import Track
 from tasks.game_capture import GameCapture, ReplayError, write_quarantine
@@ -41,18 +53,25 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class _Job(NamedTuple):
-    """A race to capture; with `drive`, its recovery drive of that number."""
+    """A race to capture; with `drive`, its recovery drive of that number, which is kept in the file `kept`."""
 
     race: Race
     track: Track
     scene: Scene
     settings: CaptureSettings
     simulator: SimulatorParams
-    drive: int | None = None
+    drive: int | None
+    kept: Path
 
 
-def capture(params: Params, *, races_dir: Path, out_dir: Path) -> None:
+def capture(params: Params, *, races_dir: Path, out_dir: Path, runs_dir: Path) -> None:
     """Captures all races, or those on the main track, in parallel and in deterministic order.
+
+    Args:
+        params: all parameters.
+        races_dir: `data/races`.
+        out_dir: `data/frames`.
+        runs_dir: `runs/capture`, for what an interrupted capture keeps; removed at the end.
 
     Raises:
         UserError: if the races are missing or none is on the main track.
@@ -73,6 +92,8 @@ def capture(params: Params, *, races_dir: Path, out_dir: Path) -> None:
         camera=camera_array(params.simulator.camera),
     )
     track = dataset.main_track
+    read = sections_of("capture", params) | {"capture": capture.model_copy(update={"num_workers": 0})}
+    kept = runs_dir / fingerprint(provenance("capture", read, {"races": races_dir}))[:16]
     with output_folder(out_dir) as folder:
         splits: dict[str, Split] = split_maps(
             {race.race_id: race.map_uid for race in races}, capture.validation_fraction, capture.test_fraction
@@ -94,16 +115,17 @@ def capture(params: Params, *, races_dir: Path, out_dir: Path) -> None:
             frames = sum(race.duration_ms // table.duration_ms + 1 for race, _ in again)
             minutes = max(1, round(frames / DECISIONS_PER_S / capture.num_workers / 60))
             say(f"capture: {frames:,} of {total:,} frames are of recovery drives on {track.name}: about {minutes} min")
+        kept.mkdir(parents=True, exist_ok=True)
         with Progress("capture", total, "frames") as bar:
             if capture.backend == "game":
-                _through_game(races, track, settings, writer, bar, folder)
+                _through_game(races, track, settings, writer, bar, folder, kept)
             else:
                 roads = {
                     uid: (dataset.tracks[uid], bake_scene(dataset.tracks[uid])) for uid in {r.map_uid for r in races}
                 }
                 jobs = [
-                    _Job(race, *roads[race.map_uid], settings, params.simulator, drive)
-                    for race, drive in [*((race, None) for race in races), *again]
+                    _Job(race, *roads[race.map_uid], settings, params.simulator, drive, kept / f"{number}.npz")
+                    for number, (race, drive) in enumerate([*((race, None) for race in races), *again])
                 ]
                 lost: set[str] = set()
                 with _captured(jobs, capture.num_workers) as captured:
@@ -116,10 +138,17 @@ def capture(params: Params, *, races_dir: Path, out_dir: Path) -> None:
                         writer.add(race)
                         bar.advance(len(race.image))
         write_card(folder, writer.close(), capture.backend)
+    shutil.rmtree(runs_dir)  # with what captures of other parameters or races had kept
 
 
 def _through_game(
-    races: list[Race], track: Track, settings: CaptureSettings, writer: FrameWriter, bar: Progress, folder: Path
+    races: list[Race],
+    track: Track,
+    settings: CaptureSettings,
+    writer: FrameWriter,
+    bar: Progress,
+    folder: Path,
+    kept: Path,
 ) -> None:
     """Replays races in this machine's first game; races that diverge there are quarantined.
 
@@ -129,9 +158,9 @@ def _through_game(
     """
     quarantine: dict[str, str] = {}
     with running_games(read_game_settings(), 1) as link, closing(GameCapture(link, track, settings)) as game:
-        for race in races:
+        for number, race in enumerate(races):
             try:
-                captured = game.capture(race)
+                captured = _kept(kept / f"{number}.npz", partial(game.capture, race))
             except ReplayError as error:
                 quarantine[race.race_id] = str(error)
                 _LOGGER.warning("race %s is not used: %s", race.race_id, error)
@@ -157,19 +186,40 @@ def _captured(jobs: list[_Job], num_workers: int) -> Iterator[Iterator[CapturedR
 
 
 def _capture_job(job: _Job) -> CapturedRace | RecoveryError:
-    race = job.race
-    if job.drive is not None:
-        try:
-            race = drive_again(race, job.track, job.simulator, job.settings.table.ticks_per_action, job.drive)
-        except RecoveryError as error:
-            return error
-    return capture_race(race, job.track, job.scene, job.settings)
+    if job.drive is None:
+        return capture_race(job.race, job.track, job.scene, job.settings)
+    try:
+        return _kept(job.kept, partial(_capture_recovery, job, job.drive))
+    except RecoveryError as error:
+        return error
+
+
+def _capture_recovery(job: _Job, drive: int) -> CapturedRace:
+    driven = drive_again(job.race, job.track, job.simulator, job.settings.table.ticks_per_action, drive)
+    return capture_race(driven, job.track, job.scene, job.settings)
+
+
+def _kept(file: Path, capture: Callable[[], CapturedRace]) -> CapturedRace:
+    """Returns the race that an interrupted run has kept in a file, else captures it and keeps it there."""
+    try:
+        with np.load(file) as values:
+            return CapturedRace(**{name: value if value.ndim else value.item() for name, value in values.items()})
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:  # as after a power cut
+        _LOGGER.warning("%s is damaged, its race is captured again: %s", file.as_posix(), error)
+    race = capture()
+    with new_file(file) as beside:
+        np.savez_compressed(beside, **vars(race))
+    return race
 
 
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
-    capture(read_params(), races_dir=RACES, out_dir=FRAMES)
+    capture(params_of_stage("capture"), races_dir=RACES, out_dir=FRAMES, runs_dir=CAPTURE_RUNS)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(
+        main, after_interrupt="Recoveries and races through the game are kept in runs/capture; the next run resumes."
+    )

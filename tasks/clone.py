@@ -50,7 +50,8 @@ from rulka.machine.device import Generators, device_of, use_device, use_threads
 from rulka.machine.errors import UserError
 from rulka.machine.precision import raise_malloc_thresholds
 from rulka.machine.progress import Progress
-from rulka.params import Params, read_params, sections_of
+from rulka.params import Params, sections_of
+from rulka.params.of_stages import params_of_stage
 from rulka.pretraining.cloning import (
     CloningTask,
     Labels,
@@ -303,7 +304,10 @@ def main() -> None:
     use_threads()
     raise_malloc_thresholds()
     check_not_cached(POLICY, "clone", OWN_FILES)
-    clone(read_params(), folders=Folders(races=RACES, frames=FRAMES, encoder=ENCODER, out=POLICY, runs=CLONE_RUNS))
+    clone(
+        params_of_stage("clone"),
+        folders=Folders(races=RACES, frames=FRAMES, encoder=ENCODER, out=POLICY, runs=CLONE_RUNS),
+    )
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ from rulka.evaluation.race import EvaluationRaces, RandomPolicy, find_reference_
 from rulka.evaluation.results import Evaluation, best_race
 from rulka.machine.device import use_device
 from rulka.machine.terminal import say
-from rulka.params import Params, read_params
+from rulka.params import Params
+from rulka.params.of_stages import params_of_stage
 from rulka.report.figures import draw_figures, encoder_figures
 from rulka.report.learning_plots import TrainingLog, read_training_log
 from rulka.report.page import Origins, Report, render_report
@@ -184,7 +185,7 @@ def _write_json(path: Path, value: object) -> None:
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
     inputs = Inputs(agent=AGENT, races=RACES, policy=POLICY, agent_init=AGENT_INIT, encoder=ENCODER)
-    evaluate(read_params(), inputs=inputs, out_dir=EVALUATION)
+    evaluate(params_of_stage("evaluate"), inputs=inputs, out_dir=EVALUATION)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ from rulka.machine.errors import UserError
 from rulka.machine.precision import raise_malloc_thresholds
 from rulka.machine.progress import Progress
 from rulka.machine.terminal import tell
-from rulka.params import Params, read_params, sections_of
+from rulka.params import Params, sections_of
+from rulka.params.of_stages import params_of_stage
 from rulka.pretraining.backbones import first_encoder
 from rulka.pretraining.fit import History, TrainingTask, fit, resumable, say_if_stopped
 from rulka.pretraining.objectives import Objective, ViewsObjective, build_objective
@@ -204,7 +205,7 @@ def main() -> None:
     use_threads()
     raise_malloc_thresholds()
     check_not_cached(ENCODER, "pretrain", OWN_FILES)
-    pretrain(read_params(), frames_dir=FRAMES, out_dir=ENCODER, runs_dir=PRETRAIN_RUNS)
+    pretrain(params_of_stage("pretrain"), frames_dir=FRAMES, out_dir=ENCODER, runs_dir=PRETRAIN_RUNS)
 
 
 if __name__ == "__main__":

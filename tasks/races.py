@@ -28,7 +28,8 @@ from rulka.datasets.selection import summary_of
 from rulka.machine.errors import UserError
 from rulka.machine.progress import Progress
 from rulka.machine.terminal import say
-from rulka.params import Params, read_params
+from rulka.params import Params
+from rulka.params.of_stages import params_of_stage
 from rulka.reference.lap import store_reference
 from rulka.reference.search import search_with_progress
 from rulka.simulator.demonstrations import DrivenRace, record_demonstrations
@@ -145,7 +146,7 @@ def _find_reference(params: Params, track: Track, folder: Path) -> None:
 
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
-    races(read_params(), recordings_dir=RECORDINGS, out_dir=RACES)
+    races(params_of_stage("races"), recordings_dir=RECORDINGS, out_dir=RACES)
     REASONS_FILE.unlink(missing_ok=True)
 
 

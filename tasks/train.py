@@ -19,15 +19,13 @@ from contextlib import ExitStack
 
 import torch
 
-from rulka.agents.params import ALGORITHMS
 from rulka.contracts.artifacts import OWN_FILES
 from rulka.machine.device import use_device
-from rulka.machine.errors import UserError
 from rulka.machine.precision import raise_malloc_thresholds
-from rulka.params import Params, read_params
+from rulka.params import Params
+from rulka.params.of_stages import params_of_stage
 from rulka.runtime.run_lock import locked
 from rulka.stages.folders import AGENT, AGENT_INIT, COMPARED, FRAMES, RACES, TRAINING_RUNS
-from rulka.stages.graph import GRAPH_FILE, PARAMS_FILE, read_graph
 from rulka.stages.stage import check_not_cached, output_folder, require, run_stage
 from rulka.training.agent_run import AgentRun, Folders
 from rulka.training.old_runs import clean_up, drop_experience
@@ -61,19 +59,9 @@ def train(params: Params, *, folders: Folders) -> None:
             drop_experience(run.folder)
 
 
-def _check_compared(params: Params) -> None:
-    """Raises UserError if DVC does not track a compared algorithm's section, and so would miss changes to it."""
-    tracked = read_graph()["train"]["params"] if GRAPH_FILE.exists() else ALGORITHMS
-    for name in params.train.compared:
-        if name not in tracked:
-            message = f"train.compared names {name}, and {GRAPH_FILE} does not have it among params of stage train"
-            raise UserError(message, hint=f"Add `- {name}` there, and `{name}: {{}}` to {PARAMS_FILE}.")
-
-
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
-    params = read_params()
-    _check_compared(params)
+    params = params_of_stage("train")
     check_not_cached(AGENT, "train", OWN_FILES)
     train(
         params,

@@ -23,7 +23,8 @@ from rulka.agents.initial_weights import check_agent, check_agreement, initial_a
 from rulka.agents.shared.networks import decision_table
 from rulka.contracts.actions import action_table
 from rulka.contracts.artifacts import load_artifact, write_artifact
-from rulka.params import Params, read_params, sections_of
+from rulka.params import Params, sections_of
+from rulka.params.of_stages import params_of_stage
 from rulka.stages.folders import AGENT_INIT, COMPARED, ENCODER, POLICY, TRANSFER_REPORT
 from rulka.stages.provenance import provenance
 from rulka.stages.stage import output_folder, require, run_stage
@@ -63,7 +64,7 @@ def transfer(params: Params, *, encoder_dir: Path, policy_dir: Path, out_dir: Pa
 
 def main() -> None:
     """Runs the stage with the parameters and folders of the project."""
-    transfer(read_params(), encoder_dir=ENCODER, policy_dir=POLICY, out_dir=AGENT_INIT)
+    transfer(params_of_stage("transfer"), encoder_dir=ENCODER, policy_dir=POLICY, out_dir=AGENT_INIT)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import grimp
 import pytest
+import yaml
 from pathspec import GitIgnoreSpec
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -17,7 +18,11 @@ from pydantic.fields import FieldInfo
 from rulka.agents.params import ALGORITHMS
 from rulka.contracts.schedule import Schedule
 from rulka.contracts.section import Section
+from rulka.machine.errors import UserError
+from rulka.operations import doctor
+from rulka.operations.doctor import State
 from rulka.params import Params, read_params, read_sections
+from rulka.params.of_stages import READS, check_listed, params_of_stage
 from rulka.stages import folders
 from rulka.stages.graph import MAIN_SECTION, SECTIONS_SUFFIX, ignored_by_dvc, read_graph, sections_of_stage
 from rulka.tracks.params import TrackParams
@@ -154,6 +159,26 @@ def test_what_dvc_ignores_is_there() -> None:
     lines = [line for line in (ROOT / ".dvcignore").read_text().splitlines() if line.startswith("/")]
     assert len(lines) > 20
     assert [line for line in lines if not any(ROOT.glob(line.strip("/")))] == []
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_knows_what_dvc_has_to_compare(stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge may drop a line of `dvc.yaml`: DVC would take no notice of a change there any more."""
+    entry, known = GRAPH[stage], {each if isinstance(each, str) else each.as_posix() for each in READS[stage]}
+    data = {path for path in entry["deps"] if path.startswith("data/")}
+    assert known == {*data, *(name for name in entry["params"] if name not in ALGORITHMS)}
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+    params = params_of_stage(stage)
+    for dropped in sorted(known):
+        left = {name: [each for each in entry[name] if each != dropped] for name in ("deps", "params")}
+        Path("dvc.yaml").write_text(yaml.safe_dump({"stages": {stage: {**entry, **left}}}))
+        with pytest.raises(UserError, match=re.escape(f"the stage {stage} reads {dropped}, which dvc.yaml")) as refused:
+            check_listed(stage, params)
+        assert f"`{'deps' if dropped in data else 'params'}`" in refused.value.hint
+    with pytest.raises(UserError, match="does not list"):
+        params_of_stage(stage)
+    assert doctor.findings_of("params.yaml", doctor.parameters)[0].state is State.WRONG
 
 
 @pytest.mark.parametrize("stage", STAGES)

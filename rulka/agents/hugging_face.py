@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rulka.agents.load import DRIVING_KINDS, driver_of
 from rulka.contracts.artifacts import Artifact, ArtifactError, Files, load_artifact, save_artifact, write_artifact
-from rulka.stages.outputs import filled_folder, not_written
+from rulka.stages.outputs import filled_folder, has_content, not_written
 
 HUB_FILES = Files(weights="model.safetensors", meta="config.json")
 
@@ -27,7 +27,7 @@ def export_agent(agent: Path, out: Path) -> Artifact:
         ArtifactError: if the artifact cannot be used, or the folder is not empty.
         UserError: if the folder cannot be written.
     """
-    if out.is_dir() and any(out.iterdir()):
+    if has_content(out):
         raise ArtifactError(f"{out.as_posix()} is not empty", hint="Name a new folder, or remove this one first.")
     artifact = load_artifact(agent, DRIVING_KINDS)
     driver_of(artifact, agent)

@@ -22,10 +22,18 @@ def new(folder: Path, /, as_json: AsJson = False) -> None:
         as_json: print one JSON object.
     """
     from rulka.cli.projects import make_project
+    from rulka.params import PARAMS_FILE, Params, packaged_file, read_params
 
     written = make_project(folder)
     text = f"{folder}: {', '.join(written) if written else 'nothing is missing'}\nnow: cd {folder} && dvc repro"
-    report({"folder": folder.as_posix(), "written": written}, lambda: text, as_json)
+    # A checkout's parameters may be edited.
+    is_edited = PARAMS_FILE.name in written and read_params(folder / PARAMS_FILE) != Params()
+    if is_edited:
+        text += (
+            f"\n{PARAMS_FILE} has the edits of {packaged_file(PARAMS_FILE)}; `rulka params list --changed` shows them"
+        )
+    found = {"folder": folder.as_posix(), "written": written, "has_edited_params": is_edited}
+    report(found, lambda: text, as_json)
 
 
 def up() -> None:

@@ -9,7 +9,7 @@ from rulka.machine.errors import UserError
 from rulka.params import PARAMS_FILE
 from rulka.params.reader import packaged_file
 from rulka.stages.graph import CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE, check_names
-from rulka.stages.outputs import filled_folder
+from rulka.stages.outputs import filled_folder, has_content
 
 FILES = (
     PARAMS_FILE,
@@ -42,7 +42,7 @@ def make_project(folder: Path) -> list[str]:
         UserError: if the folder is not empty and no project, cannot be written, or has a name that is not UTF-8.
     """
     check_names(folder)
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / GRAPH_FILE).is_file():
+    if has_content(folder) and not (folder / GRAPH_FILE).is_file():
         message = f"{folder} holds something else than a project"
         raise UserError(message, hint="Name a new folder, or one that is empty.")
     missing = [path for path in FILES if not (folder / path.parts[0]).exists()]

@@ -37,7 +37,7 @@ from rulka.datasets.formats.frames import (
 from rulka.datasets.formats.split import SPLITS
 from rulka.machine.errors import UserError
 from rulka.stages.graph import GRAPH_FILE, read_graph
-from rulka.stages.outputs import filled_folder, not_written
+from rulka.stages.outputs import filled_folder, has_content, not_written
 from rulka.stages.stage import output_folder
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def export_frames(frames: Path, out: Path, *, licence: str, players: dict[str, s
     from datasets import disable_progress_bars
 
     disable_progress_bars()
-    if out.exists() and any(out.iterdir()):
+    if has_content(out):
         raise UserError(f"{out.as_posix()} is not empty", hint="Name a new folder, or remove this one first.")
     index = read_index(frames)
     files: dict[str, list[str]] = {}

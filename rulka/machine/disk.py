@@ -59,10 +59,15 @@ def check_can_hold(folder: Path) -> None:
     Raises:
         UserError: if it, or the nearest folder above it that exists, is not writable.
     """
-    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    there = existing(folder)
     if not os.access(there, os.W_OK | os.X_OK):
         message = f"{there if there != folder.absolute() else folder} is not writable"
         raise UserError(message, hint="Allow writing to it, or work in a folder of your own.")
+
+
+def existing(folder: Path) -> Path:
+    """Returns a folder as an absolute path, or the nearest one above it that exists."""
+    return next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
 
 
 def unwritable_paths() -> list[Path]:
@@ -70,9 +75,15 @@ def unwritable_paths() -> list[Path]:
     return [Path(name) for name in WRITTEN if Path(name).exists() and not os.access(name, os.W_OK)]
 
 
+def file_of(error: OSError) -> str | None:
+    """Returns the file that an error is about: the target of a copy or a rename, which Python names second."""
+    name = error.filename2 or error.filename
+    return None if name is None or isinstance(name, int) else os.fsdecode(name)
+
+
 def _described(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        return f"{name}: {error.strerror}" if (name := file_of(error)) else error.strerror
     return str(error).splitlines()[0]
 
 

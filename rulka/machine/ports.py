@@ -33,13 +33,16 @@ def check_port(port: int, *, zero_takes_any: bool = False) -> None:
     raise UserError(f"there is no port {port}", hint=f"Name one from {LOWEST_PORT} to {HIGHEST_PORT}{free}.")
 
 
-def no_proxy_for_loopback() -> str | None:
-    """Returns the `no_proxy` value that lets programs reach this machine's servers; None if no change is needed."""
+def is_proxy_in_the_way() -> bool:
+    """True if the environment's proxy settings keep programs such as Prefect's from this machine's servers.
+
+    httpx without its SOCKS extra refuses to start where any proxy is of SOCKS, also one that is not asked.
+    """
     proxies = getproxies()
-    spared = proxies.get("no", "").replace(" ", "").split(",")
-    if not proxies.keys() & {"http", "all"} or "*" in spared or set(LOOPBACK) <= set(spared):
-        return None
-    return ",".join(dict.fromkeys(filter(None, (*spared, *LOOPBACK))))
+    spared = set(proxies.pop("no", "").replace(" ", "").split(","))
+    needs_socks = any(proxies.get(name, "").startswith("socks") for name in ("http", "https", "all"))
+    is_asked = bool(proxies.keys() & {"http", "all"}) and not set(LOOPBACK) <= spared
+    return (needs_socks or is_asked) and "*" not in spared
 
 
 def holder(host: str, port: int) -> str | None:

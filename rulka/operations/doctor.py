@@ -19,13 +19,14 @@ import psutil
 from rulka.game.plugin import PLUGIN_FILE
 from rulka.game.settings import GameSettings, read_game_settings
 from rulka.game.supervise import launch_command
-from rulka.machine.disk import unwritable_paths
+from rulka.machine.disk import existing, unwritable_paths
 from rulka.machine.errors import UserError
-from rulka.machine.ports import LOOPBACK, holder, no_proxy_for_loopback
+from rulka.machine.ports import LOOPBACK, holder, is_proxy_in_the_way
 from rulka.params import read_params, read_sections
+from rulka.params.of_stages import READS, check_listed
 from rulka.runtime.cluster import chosen_address, find_cluster
 from rulka.stages.folders import DATA
-from rulka.stages.graph import GRAPH_FILE, PARAMS_FILE, check_names, read_graph, sections_of_stage
+from rulka.stages.graph import GRAPH_FILE, PARAMS_FILE, cache_folder, check_names, read_graph, sections_of_stage
 
 PYTHONS = ("3.11", "3.12")
 CONSTRAINTS_FILE = Path("constraints.txt")
@@ -196,26 +197,30 @@ def shared_memory() -> list[Finding]:
 
 def proxy() -> list[Finding]:
     """Checks that Prefect's own commands reach the server of `rulka up`; returns nothing without a proxy."""
-    if (spared := no_proxy_for_loopback()) is None:
+    if not is_proxy_in_the_way():
         return []
-    text = "it is asked for this machine, too, so that commands of Prefect do not reach the server of `rulka up`"
-    return [Finding("proxy", State.NOTE, text, f"export no_proxy={spared}")]
+    text = "as it is set, commands of Prefect do not reach the server of `rulka up`"
+    return [Finding("proxy", State.NOTE, text, "put no_proxy='*' before them: `no_proxy='*' prefect deployment ls`")]
 
 
 def disk() -> Finding:
-    """Checks that there is room on the disk."""
-    free_gb = shutil.disk_usage(".").free / 1e9
+    """Checks that there is room on the disks of the project and of DVC's cache."""
+    places = {"here": Path(), "for DVC's cache": existing(cache_folder())}
+    free_gb = {name: shutil.disk_usage(place).free / 1e9 for name, place in places.items()}
     hint = f"a run wants {MIN_DISK_GB:.0f}: see `du -sh data .dvc/cache runs .prefect`;"
     hint += " `dvc gc --all-commits --dry` names what no commit needs, see docs/data.md"
-    return _judged("disk", free_gb >= MIN_DISK_GB, f"{free_gb:.0f} GB free", hint)
+    text = ", ".join(f"{free:.0f} GB free {name}" for name, free in free_gb.items())
+    return _judged("disk", min(free_gb.values()) >= MIN_DISK_GB, text, hint)
 
 
 # The folder -----------------------------------------------------------------------------------------------------------
 
 
 def parameters() -> Finding:
-    """Checks that params.yaml is valid, and has every section that DVC reads."""
-    read_params()
+    """Checks that params.yaml is valid and has every section that DVC reads, and DVC compares all that stages read."""
+    params = read_params()
+    for stage in READS:
+        check_listed(stage, params)
     stages, sections = read_graph().values() if GRAPH_FILE.is_file() else (), read_sections(PARAMS_FILE)
     wanted = {section for stage in stages for section in sections_of_stage(stage, sections)}
     if missing := sorted(wanted - set(sections)):

@@ -21,17 +21,22 @@ def keep_by_dvc(folders: Sequence[Path], done: str) -> None:
         done: what has succeeded already, as a sentence without its full stop.
 
     Raises:
-        UserError: if DVC fails.
+        UserError: if DVC fails or cannot store them.
     """
     names = [folder.as_posix() for folder in folders]
     named = " and ".join(names)
     if not DVC_FOLDER.is_dir():
         tell(f"note: there is no {DVC_FOLDER} here, so that {named} has no versions")
         return
-    command = [sys.executable, "-m", "dvc", "--wait-for-lock", "add", "--quiet", *names]
-    answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if answer.returncode != 0:
-        message = f"{done}, but DVC has not taken in {named}: {answer.stderr.strip()}"
-        raise UserError(message, hint=f"When that is mended: `dvc add {' '.join(names)}`.")
-    files = " ".join(sorted(f"{name}.dvc" for name in names))
-    tell(f"note: under DVC: {named}; `git add {files} && git commit` keeps this version")
+    files = sorted(f"{name}.dvc" for name in names)
+    said = ""
+    for command in (["add", *names], ["status", "--quiet", *files]):  # `dvc add` succeeds also where its cache is full
+        answer = subprocess.run(
+            [sys.executable, "-m", "dvc", "--wait-for-lock", *command],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        said += answer.stderr
+        if answer.returncode != 0:
+            message = f"{done}, but DVC has not taken in {named}: {said.strip()}"
+            raise UserError(message, hint=f"When that is mended: `dvc add {' '.join(names)}`.")
+    tell(f"note: under DVC: {named}; `git add {' '.join(files)} && git commit` keeps this version")

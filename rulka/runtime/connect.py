@@ -43,7 +43,7 @@ from rulka.agents.shared.quantisation import Quantiser
 from rulka.agents.shared.reductions import ALONE, Ranks
 from rulka.buffers.experience import StoredExperience
 from rulka.machine.device import weights_on_host
-from rulka.machine.disk import NO_ROOM
+from rulka.machine.disk import NO_ROOM, file_of
 from rulka.machine.errors import UserError
 from rulka.machine.processes import REBUILDING_WINDOW_S, RestartBudget
 from rulka.runtime.checkpoint import Checkpoints, remove_unfinished
@@ -296,5 +296,5 @@ def train_run(spec: RunSpec) -> Outcome:
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        message = f"there is no room to write {error.filename or spec.folder.as_posix()}; checkpoints are untouched"
+        message = f"there is no room to write {file_of(error) or spec.folder.as_posix()}; checkpoints are untouched"
         raise UserError(message, hint="Make room and start again: the run goes on from its checkpoint.") from error

@@ -1,4 +1,4 @@
-"""Exclusive use of a run's folder: a process holds `run.lock` and `run.pid` there as long as it lives."""
+"""Exclusive use of a folder, such as a run's: a process holds `run.lock` and `run.pid` there as long as it lives."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ LOCK_FILE, PID_FILE = "run.lock", "run.pid"
 
 
 class RunInUseError(UserError):
-    """Another process trains in the folder."""
+    """Another process uses the folder."""
 
 
 @contextmanager
-def locked(folder: Path, patience_s: float = 0.0) -> Iterator[None]:
-    """Locks the folder of a run against other processes; the system releases the lock of a process that dies.
+def locked(folder: Path, patience_s: float = 0.0, *, doing: str = "trains") -> Iterator[None]:
+    """Locks a folder against other processes; the system releases the lock of a process that dies.
 
     Args:
-        folder: of the run.
+        folder: created if missing.
         patience_s: how long to wait for the lock.
+        doing: verb of the message: what the other process does there.
 
     Raises:
         RunInUseError: if another process holds the lock; the message names it.
@@ -34,7 +35,7 @@ def locked(folder: Path, patience_s: float = 0.0) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout as error:
-        message = f"{folder.as_posix()} is in use: {_owner(folder)} trains there"
+        message = f"{folder.as_posix()} is in use: {_owner(folder)} {doing} there"
         raise RunInUseError(message, hint="Wait until it ends, or stop it with Ctrl-C where it runs.") from error
     try:
         (folder / PID_FILE).write_text(str(os.getpid()), encoding="utf-8")

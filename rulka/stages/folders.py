@@ -28,6 +28,7 @@ NIGHTS = DATA / "nights"
 
 RUNS = Path("runs")
 """State of live runs, and files for people only; not a stage's output."""
+CAPTURE_RUNS = RUNS / "capture"
 PRETRAIN_RUNS = RUNS / "pretrain"
 CLONE_RUNS = RUNS / "clone"
 TRAINING_RUNS = RUNS / "train"

@@ -127,8 +127,13 @@ def is_cached(out: Path) -> bool:
     md5 = next((each.get("md5", "") for each in outs if out == Path(each["path"])), "")
     if not md5:
         return False
+    return (cache_folder() / "files" / "md5" / md5[:2] / md5[2:]).exists()
+
+
+def cache_folder() -> Path:
+    """Returns the folder of DVC's cache, which may be on another disk; the current one where DVC does not work."""
     answer = subprocess.run([sys.executable, "-m", "dvc", "cache", "dir"], capture_output=True, text=True, check=False)
-    return Path(answer.stdout.strip(), "files", "md5", md5[:2], md5[2:]).exists()
+    return Path(answer.stdout.strip())
 
 
 def code_files(stage: str) -> list[Path]:

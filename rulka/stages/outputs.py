@@ -9,14 +9,20 @@ leaves nothing half written, and the previous content stays.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rulka.machine.disk import NO_ROOM, NOT_ALLOWED
+from rulka.machine.disk import NO_ROOM, NOT_ALLOWED, file_of
 from rulka.machine.errors import UserError
+
+UNFINISHED = ".new-"
+"""Beginning of the name of a file or folder that is being written, or that a killed process left."""
 
 
 @contextmanager
@@ -33,7 +39,7 @@ def new_file(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
         UserError: if the file cannot be written, or exists and `may_replace` is false.
     """
     check_file(path)
-    beside = path.with_name(f".new-{os.getpid()}-{path.name}")
+    beside = path.with_name(f"{UNFINISHED}{os.getpid()}-{path.name}")
     try:
         _check_absent(path, may_replace)
         yield beside
@@ -51,7 +57,7 @@ def filled_folder(folder: Path) -> Iterator[Path]:
     """Yields an empty temporary folder, whose content is moved into `folder` if the block succeeds.
 
     Files of the same name are replaced, others stay. After an exception or an interrupt, `folder` is as before, missing
-    if it was missing.
+    if it was missing. What a killed process left there is removed first.
 
     Raises:
         UserError: if something cannot be written.
@@ -60,8 +66,15 @@ def filled_folder(folder: Path) -> Iterator[Path]:
     was_there = folder.exists()
     try:
         folder.mkdir(exist_ok=True)
+        for left in (each for each in folder.glob(f"{UNFINISHED}*") if each.is_dir()):
+            with locked_folder(left) as is_free:
+                if is_free:
+                    shutil.rmtree(left)
         # Inside, not beside: permission to write into a folder does not include its parent.
-        with tempfile.TemporaryDirectory(prefix=".new-", dir=folder, ignore_cleanup_errors=True) as inside:
+        with (
+            tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder, ignore_cleanup_errors=True) as inside,
+            locked_folder(Path(inside)),
+        ):
             yield Path(inside)
             for made in sorted(Path(inside).iterdir()):
                 made.replace(folder / made.name)
@@ -71,6 +84,30 @@ def filled_folder(folder: Path) -> Iterator[Path]:
     finally:
         if not was_there and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
+
+
+def has_content(folder: Path) -> bool:
+    """True if a folder holds anything but what killed processes left unfinished; False if it does not exist."""
+    return folder.is_dir() and not all(each.name.startswith(UNFINISHED) for each in folder.iterdir())
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[bool]:
+    """Tries to lock a folder for the block, or until this process dies; yields whether it succeeded."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        # Some network file systems cannot lock folders: there, only DVC keeps two processes apart.
+        return error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN)
+    return True
 
 
 def not_written(path: Path, error: OSError) -> UserError:
@@ -122,7 +159,7 @@ def check_folder(path: Path) -> Path:
 
 def _raise_if_about_another(error: OSError, place: Path) -> None:
     """Re-raises an error about a file outside `place`: it says nothing about the output."""
-    if error.filename is not None and place not in (found := Path(os.fsdecode(error.filename)), *found.parents):
+    if (name := file_of(error)) is not None and place not in (Path(name), *Path(name).parents):
         raise error
 
 

@@ -9,8 +9,6 @@ aside. An edit in the second or two between that comparison and DVC's reading go
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import shutil
 import signal
@@ -33,6 +31,7 @@ from rulka.machine.errors import UserError
 from rulka.machine.terminal import escape_logs, tell
 from rulka.stages.folders import RUNS
 from rulka.stages.graph import changes_since, is_cached, note_inputs, read_graph, stage_of_module
+from rulka.stages.outputs import locked_folder
 
 EXIT_USER_ERROR = 1
 EXIT_INTERRUPTED = 130
@@ -106,7 +105,7 @@ def output_folder(path: Path) -> Iterator[Path]:
     _clean_up_after_killed(path, folder, old)
     folder.mkdir()
     try:
-        with _locked(folder):
+        with locked_folder(folder):
             yield folder
             run = _RUN.get()
             if run is not None and path in run.outs:
@@ -121,7 +120,7 @@ def output_folder(path: Path) -> Iterator[Path]:
 
 def _clean_up_after_killed(path: Path, folder: Path, old: Path) -> None:
     if folder.exists():
-        with _locked(folder) as is_free:
+        with locked_folder(folder) as is_free:
             if not is_free:
                 message = f"another process is writing {path.as_posix()} just now"
                 raise UserError(message, hint="Wait until it has ended, or end it.")
@@ -129,25 +128,6 @@ def _clean_up_after_killed(path: Path, folder: Path, old: Path) -> None:
     if old.exists() and not path.exists():  # killed between the two renames
         old.rename(path)
     shutil.rmtree(old, ignore_errors=True)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Tries to lock a folder for the block, or until this process dies; yields whether it succeeded."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        yield _lock(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        # Some network file systems cannot lock folders: there, only DVC keeps two processes apart.
-        return error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN)
-    return True
 
 
 def _replace(path: Path, folder: Path, old: Path) -> None:

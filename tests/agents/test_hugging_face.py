@@ -22,9 +22,10 @@ from tests.tasks.test_evaluate import save_driver
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an agent and what was exported of it."""
+    """A folder with an agent and what was exported of it, after an export that was killed."""
     folder = tmp_path_factory.mktemp("exported")
     save_driver(folder / "agent", "agent", "ppo", FORWARD)
+    (folder / "hub" / ".new-killed").mkdir(parents=True)
     export_agent(folder / "agent", folder / "hub")
     return folder
 

@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rulka import params
+from rulka.cli import projects
 from rulka.cli.projects import FILES, make_project
 from rulka.machine.errors import UserError
 from rulka.stages.graph import CODE_FOLDERS, GRAPH_FILE
+from tests.cli.conftest import call
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,9 +30,11 @@ def test_a_wheel_carries_what_a_project_has() -> None:
 
 def test_a_new_project_has_all_and_what_is_there_stays(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
+    (folder / ".new-killed").mkdir(parents=True)
     written = make_project(folder)
     assert set(written) == {path.parts[0] for path in FILES} | set(CODE_FOLDERS)
     assert all((folder / path).exists() for path in FILES)
+    assert not (folder / ".new-killed").exists()
     assert (folder / "tasks").resolve() == ROOT / "tasks"
     assert make_project(folder) == []
     folder = tmp_path / "mine"
@@ -41,6 +46,19 @@ def test_a_new_project_has_all_and_what_is_there_stays(tmp_path: Path) -> None:
     assert make_project(folder) == ["prefect.toml", "rulka"]
     assert (folder / "params.yaml").read_text() == "mine"
     assert (folder / "rulka").resolve() == ROOT / "rulka"
+
+
+def test_edits_of_a_checkout_that_are_copied_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(f"new {tmp_path / 'shipped'}") == 0
+    assert "has the edits of" not in capsys.readouterr().out
+    edited = tmp_path / "params.yaml"
+    edited.write_text((ROOT / "params.yaml").read_text().replace("max_race_s: 120.0", "max_race_s: 121.0"))
+    monkeypatch.setattr(projects, "packaged_file", lambda path: edited if path.name == edited.name else ROOT / path)
+    monkeypatch.setattr(params, "packaged_file", lambda _: edited)
+    assert call(f"new {tmp_path / 'edited'}") == 0
+    assert f"params.yaml has the edits of {edited}" in capsys.readouterr().out
 
 
 def test_other_folders(tmp_path: Path) -> None:
@@ -95,9 +113,9 @@ def test_a_wheel_runs_stages_outside_a_checkout(tmp_path: Path, made_of: str) ->
     subprocess.run([python, "-c", make], cwd=tmp_path, check=True)
     project = tmp_path / "mine"
     assert (project / "rulka").resolve() == (packages / "rulka").resolve()
-    params = yaml.safe_load((project / "params.yaml").read_text())
-    params["races"] |= {"num_demonstrations": 2, "reference_decisions": 0}
-    (project / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    values = yaml.safe_load((project / "params.yaml").read_text())
+    values["races"] |= {"num_demonstrations": 2, "reference_decisions": 0}
+    (project / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
     path = f"{python.parent}:/usr/bin:/bin"
     repro = [python, "-m", "dvc", "repro", "capture"]
     subprocess.run(repro, cwd=project, env={"PATH": path, "HOME": str(tmp_path)}, check=True)

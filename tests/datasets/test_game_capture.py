@@ -149,7 +149,7 @@ def run_stage(folder: Path, races: list[Race], port: int, monkeypatch: pytest.Mo
     monkeypatch.setenv("RULKA_GAME_SPEED", "100")
     changes = {"backend": "game", "maps": "main", "validation_fraction": 0.0, "test_fraction": 0.0}
     params = PARAMS.model_copy(update={"capture": PARAMS.capture.model_copy(update=changes)})
-    stage.capture(params, races_dir=folder / "races", out_dir=folder / "frames")
+    stage.capture(params, races_dir=folder / "races", out_dir=folder / "frames", runs_dir=folder / "runs")
     return folder / "frames"
 
 

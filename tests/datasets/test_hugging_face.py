@@ -28,11 +28,13 @@ ARRAYS = ("images", "floats", "action", "action_share", "tick_actions", "control
 
 @pytest.fixture
 def exported(write_frames: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """A frame dataset and its export, whose files are so short that races cross them."""
+    """A frame dataset and its export after a killed one; its files are so short that races cross them."""
     monkeypatch.setattr(hugging_face, "ROWS_PER_FILE", 70)
     frames, _ = write_frames(num_races=7, num_elsewhere=2, test_fraction=0.1)
     out = tmp_path / "hub"
+    (out / ".new-killed").mkdir(parents=True)
     export_frames(frames, out, licence="cc-by-4.0")
+    assert not (out / ".new-killed").exists()
     return frames, out
 
 

@@ -1,4 +1,5 @@
 import os
+import shlex
 import shutil
 import subprocess
 from contextlib import chdir
@@ -7,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from flows import dvc as module
-from flows.dvc import Outcome, changed_stages, reproduce_stage
+from flows.dvc import DvcError, Outcome, changed_stages, reproduce_stage
 from rulka.cli.projects import make_project
 from rulka.machine.errors import UserError
 from rulka.operations import doctor
 from rulka.operations.doctor import State, findings_of
+from rulka.operations.versions import keep_by_dvc
 from rulka.stages.folders import DATA
 from rulka.stages.graph import LockFileError, check_names, read_lock
-from tests.flows.conftest import DVC, change_command, dvc
+from tests.flows.conftest import DVC, ROOT, TOY_GRAPH, change_command, dvc
 from tests.waiting import PATIENCE_S, wait_for
 
 
@@ -32,6 +34,53 @@ def test_what_came_of_a_stage_is_what_dvc_says(toy_project: Path) -> None:
     shutil.rmtree("data/frames")
     assert reproduce("capture") is Outcome.RESTORED
     assert Path("data/frames/x").read_text() == "1\n"
+
+
+@pytest.fixture
+def full_cache(toy_project: Path) -> Path:
+    """A link to nowhere where DVC's cache would hold "1", whose writing fails as on a full disk: DVC succeeds."""
+    blocked = Path(".dvc/cache/files/md5/b0")
+    blocked.parent.mkdir(parents=True)
+    blocked.symlink_to("nowhere")
+    return blocked
+
+
+def test_a_stage_whose_output_is_not_stored_has_failed(full_cache: Path) -> None:
+    with pytest.raises(DvcError, match=r"data/races is finished, but not stored: .*\.dvc/cache") as caught:
+        reproduce("races")
+    assert "`dvc commit -f races`" in caught.value.hint
+    full_cache.unlink()
+    dvc("commit", "-f", "races")
+    assert reproduce("races") is Outcome.UNCHANGED
+
+
+def test_a_demo_that_is_not_stored_has_failed(full_cache: Path) -> None:
+    Path("dvc.yaml").write_text(TOY_GRAPH.partition("  capture:")[0])
+    Path(".venv/bin").mkdir(parents=True)
+    for name in ("pyproject.toml", "constraints.txt"):
+        Path(name).touch()
+    Path(".venv/.ready").write_text(f"{Path.cwd() / '.venv'}\n")
+    Path(".venv/bin/dvc").write_text(f'#!/bin/sh\nexec {shlex.join(DVC)} "$@"\n')
+    Path(".venv/bin/dvc").chmod(0o755)
+    demo = ["make", "--makefile", str(ROOT / "Makefile"), "demo"]
+    made = subprocess.run(demo, capture_output=True, text=True, check=False)
+    assert made.returncode != 0
+    assert "not in cache:       data/races" in made.stdout
+    assert 'error: what is "not in cache" is not stored' in made.stderr
+    assert "The agent has raced" not in made.stdout
+    full_cache.unlink()
+    dvc("commit", "-f")
+    assert "The agent has raced" in subprocess.run(demo, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_version_that_is_not_stored_is_none(full_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("data/agents").mkdir(parents=True)
+    Path("data/agents/x").write_text("1\n")
+    with pytest.raises(UserError, match=r"promoted, but DVC has not taken in data/agents: ERROR: failed to transfer"):
+        keep_by_dvc([Path("data/agents")], "promoted")
+    full_cache.unlink()
+    keep_by_dvc([Path("data/agents")], "promoted")
+    assert "under DVC: data/agents" in capsys.readouterr().err
 
 
 def test_a_frozen_stage_is_kept_and_said_to_be(toy_project: Path) -> None:

@@ -30,6 +30,7 @@ from flows import up as module
 from flows.pipeline import pipeline
 from flows.up import CLIENT_KEY, PROFILES_FILE, SERVER_KEY, free_address, password
 from rulka.machine.errors import UserError
+from rulka.runtime.run_lock import RunInUseError
 from tests.flows.conftest import (
     ROOT,
     RULKA,
@@ -132,6 +133,40 @@ def test_a_read_only_folder_is_named(toy_project: Path) -> None:
     assert not (toy_project / ".prefect").exists()
 
 
+class StartedError(Exception):
+    """What the server of a test ends with instead of a start."""
+
+
+def test_the_server_starts_alone_and_by_no_proxy_whatever_the_folder_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "what? 100% #1"
+    folder.mkdir()
+    monkeypatch.chdir(make_project(folder))
+    for name, value in {"all_proxy": "socks5://127.0.0.1:9", "no_proxy": ""}.items():
+        monkeypatch.setenv(name, value)
+
+    def start(_name: str, _command: list[str], environment: dict[str, str]) -> None:
+        with pytest.raises(RunInUseError, match=f"process {os.getpid()} runs `rulka up` there"):
+            module.up(print)
+        code = "from prefect.settings import get_current_settings as get; from sqlalchemy import make_url\n"
+        code += "print(make_url(get().server.database.connection_url.get_secret_value()).database, end='')"
+        made = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        assert Path(made.stdout).resolve() == folder / ".prefect" / "prefect.db"
+        assert not module.is_ready(environment["PREFECT_API_URL"])
+        raise StartedError
+
+    monkeypatch.setattr(module, "_Part", start)
+    monkeypatch.setattr(module, "interrupt_on_signals", lambda: None)
+    for _ in range(2):
+        with (
+            reserved_port() as port,
+            temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api"}),
+            pytest.raises(StartedError),
+        ):
+            module.up(print)
+
+
 class TestWatch:
     """With other programs in the place of Prefect's."""
 
@@ -215,9 +250,10 @@ class Stack:
 
 @pytest.fixture
 def stack(tmp_path_factory: pytest.TempPathFactory, prefect_database: Path) -> Iterator[Stack]:
-    folder = use_before(make_project(tmp_path_factory.mktemp("stack")), prefect_database)
-    # Nor does a proxy that answers nothing stand in the way, which whoever types here has to spare this machine.
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
+    folder = use_before(make_project(tmp_path_factory.mktemp("stack? 100% #")), prefect_database)
+    # Nor do proxies that answer nothing stand in the way, one of SOCKS included, for which httpx lacks a package.
+    proxies = {"http_proxy": "http://127.0.0.1:9", "all_proxy": "socks5://127.0.0.1:9", "no_proxy": ""}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **proxies}
     with reserved_port() as port:
         url = f"http://127.0.0.1:{port}/api"
         # As a user does whose port 4200 is taken: everything typed in this folder knows it from now on.
@@ -303,6 +339,7 @@ def its_end_leaves_nothing_and_says_what_became_of_the_run(stack: Stack) -> None
     _, left = psutil.wait_procs(processes, timeout=PATIENCE_S)
     assert left == []
     assert not Path("data/frames").exists()
+    assert not Path("..", stack.folder.name.partition("?")[0]).exists()
 
 
 @pytest.mark.slow

@@ -5,8 +5,10 @@ import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -98,18 +100,36 @@ def test_little_room_is_wrong_with_what_to_do(
             assert (found.state, to_do in found.to_do) == (state, state is State.WRONG)
 
 
+def test_the_disk_of_dvcs_cache_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr(doctor, "cache_folder", lambda: tmp_path / "other" / "cache")
+    full = {tmp_path / "other": SimpleNamespace(free=1e6), Path(): SimpleNamespace(free=9e9)}
+    monkeypatch.setattr(doctor.shutil, "disk_usage", full.__getitem__)
+    found = doctor.disk()
+    assert (found.state, found.text) == (State.WRONG, "9 GB free here, 0 GB free for DVC's cache")
+
+
 def test_a_proxy_that_is_in_the_way_of_this_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
     assert doctor.proxy() == []
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    (found,) = doctor.proxy()
-    assert (found.state, found.to_do) == (State.NOTE, "export no_proxy=127.0.0.1,localhost,::1")
-    monkeypatch.setenv("no_proxy", "example.org, localhost")
-    assert doctor.proxy()[0].to_do == "export no_proxy=example.org,localhost,127.0.0.1,::1"
-    for enough in ("*", "127.0.0.1,localhost,::1,example.org"):
-        monkeypatch.setenv("no_proxy", enough)
-        assert doctor.proxy() == []
+    loopback = "127.0.0.1, localhost,::1,example.org"
+    for name, proxy, spared, is_in_the_way in (
+        ("https_proxy", "http://127.0.0.1:1", "", False),
+        ("http_proxy", "http://127.0.0.1:1", "", True),
+        ("ALL_PROXY", "http://127.0.0.1:1", "example.org,localhost", True),
+        ("http_proxy", "http://127.0.0.1:1", loopback, False),
+        ("all_proxy", "socks5://127.0.0.1:1", loopback, True),
+        ("https_proxy", "socks5h://127.0.0.1:1", "", True),
+        ("all_proxy", "socks5://127.0.0.1:1", "*", False),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, proxy)
+            patch.setenv("no_proxy", spared)
+            assert [found.state for found in doctor.proxy()] == [State.NOTE] * is_in_the_way, (name, proxy, spared)
+            patch.setenv("no_proxy", "*")
+            assert doctor.proxy() == []
+            httpx.Client().close()
 
 
 def test_it_says_what_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rulka.machine.errors import UserError
-from rulka.stages.outputs import check_file, check_folder, filled_folder, new_file
+from rulka.stages.outputs import check_file, check_folder, filled_folder, has_content, locked_folder, new_file
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,21 @@ def test_what_was_there_stays_until_all_is_written(tmp_path: Path, error: BaseEx
     files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
     assert files == {"a.txt", "folder", "folder/b.txt"}
     assert (tmp_path / "a.txt").read_text() == (tmp_path / "folder" / "b.txt").read_text() == "old"
+
+
+def test_what_a_killed_process_left_is_no_content_and_goes(tmp_path: Path) -> None:
+    for name in (".new-dead", ".new-alive"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "half").touch()
+    assert not has_content(tmp_path)
+    assert not has_content(tmp_path / "missing")
+    with locked_folder(tmp_path / ".new-alive"), filled_folder(tmp_path) as new:
+        assert {path.name for path in tmp_path.iterdir()} == {".new-alive", new.name}
+        with filled_folder(tmp_path):
+            assert new.exists(), "another process writes there"
+        (new / "whole").touch()
+    assert {path.name for path in tmp_path.iterdir()} == {".new-alive", "whole"}
+    assert has_content(tmp_path)
 
 
 def test_what_is_not_replaced(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import stat
@@ -44,6 +45,20 @@ def test_a_name_that_is_too_long_is_one_clear_message(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="File name too long") as refused, output_folder(tmp_path / ("x" * 300)):
         pass
     assert str(disk_error_of(refused.value)).endswith("xxx.new: File name too long")
+
+
+def test_of_a_copy_the_file_that_could_not_be_written_is_named(tmp_path: Path) -> None:
+    """Python names the source first, which may lie on another disk."""
+
+    def full(target: Path) -> OSError:
+        return OSError(errno.ENOSPC, "No space left on device", "/source", None, str(target))
+
+    said = f"written: {tmp_path / 'target'}: No space left"
+    assert said in str(disk_error_of(full(tmp_path / "target")))
+    with pytest.raises(UserError, match="shown cannot be written: No space"), filled_folder(tmp_path / "shown") as new:
+        raise full(new / "target")
+    with pytest.raises(OSError, match="No space left"), filled_folder(tmp_path / "shown"):
+        raise full(tmp_path / "elsewhere")
 
 
 def test_the_umask_decides_who_may_read_outputs(tmp_path: Path) -> None:

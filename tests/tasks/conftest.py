@@ -101,7 +101,7 @@ def driven(small_params: Params, tmp_path_factory: pytest.TempPathFactory) -> tu
     # The built-in driver needs longer than the shortened training races.
     longer = params.model_copy(update={"race_end": reference_params().race_end})
     races(longer, recordings_dir=folder / "recordings", out_dir=folder / "races")
-    capture(params, races_dir=folder / "races", out_dir=folder / "frames")
+    capture(params, races_dir=folder / "races", out_dir=folder / "frames", runs_dir=folder / "runs")
     return folder / "races", folder / "frames"
 
 

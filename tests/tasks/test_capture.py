@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 from rulka.datasets.formats.frames import FrameDataset, read_index
-from rulka.datasets.formats.races import RaceDataset, load_races, write_races
+from rulka.datasets.formats.races import Race, RaceDataset, load_races, write_races
 from rulka.datasets.formats.split import SPLITS
 from rulka.datasets.params import CaptureParams
 from rulka.datasets.recovery import recovery_id
 from rulka.machine.errors import UserError
 from rulka.params import Params, read_params
+from rulka.simulator.params import SimulatorParams
 from rulka.tracks.params import TrackParams
+from rulka.tracks.track import Track
 from tasks.capture import capture
 from tasks.races import races
 from tests.tasks.conftest import content
@@ -40,7 +42,8 @@ def few_races(seed: int, length_m: float) -> Params:
 def run(races_dir: Path, out_dir: Path, **changes: object) -> None:
     values = {"num_workers": 1, "validation_fraction": 0.3, "test_fraction": 0.2} | changes
     params = PARAMS.model_copy(update={"capture": CaptureParams(**values)})
-    capture(params, races_dir=races_dir, out_dir=out_dir)
+    capture(params, races_dir=races_dir, out_dir=out_dir, runs_dir=out_dir.parent / "runs")
+    assert not (out_dir.parent / "runs").exists()
 
 
 def test_every_race_is_captured_to_its_end(races_dir: Path, tmp_path: Path) -> None:
@@ -84,6 +87,42 @@ def test_races_of_training_are_driven_again(
     run(races_dir, tmp_path / "lost", recoveries=2)
     assert len(read_index(tmp_path / "lost").races) == len(split_of) - len(again)
     assert all(caplog.text.count(f"{race_id.removesuffix('-recovery-0')} cannot") == 1 for race_id in again)
+
+
+def test_an_interrupted_capture_resumes_by_race(
+    races_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With other parameters everything is driven anew, whatever was kept; a damaged file is told and made again."""
+    driven: list[str] = []
+    last_drive = 1
+
+    def drive(race: Race, _track: Track, _simulator: SimulatorParams, _ticks: int, number: int) -> Race:
+        if len(driven) == last_drive:
+            raise KeyboardInterrupt
+        driven.append(recovery_id(race, number))
+        return replace(race, race_id=driven[-1], source="recovery", controls=race.controls * (1, 1, number))
+
+    monkeypatch.setattr("tasks.capture.drive_again", drive)
+    for dead_zone in (0.2, 0.1):
+        driven.clear()
+        with pytest.raises(KeyboardInterrupt):
+            run(races_dir, tmp_path / "frames", recoveries=2, steer_dead_zone=dead_zone)
+        assert len(driven) == last_drive, "nothing was kept for these parameters"
+    assert not (tmp_path / "frames").exists()
+    last_drive = 3
+    with pytest.raises(KeyboardInterrupt):
+        run(races_dir, tmp_path / "frames", recoveries=2, steer_dead_zone=0.1)
+    newest = max((tmp_path / "runs").rglob("*.npz"), key=lambda file: file.stat().st_mtime_ns)
+    newest.write_bytes(newest.read_bytes()[:-100])
+    (newest.parent / ".new-killed.npz").touch()
+    last_drive = 99
+    run(races_dir, tmp_path / "frames", recoveries=2, steer_dead_zone=0.1)
+    assert caplog.text.count("is damaged, its race is captured again") == 1
+    interrupted, num_drives = content(tmp_path / "frames"), len(driven)
+    driven.clear()
+    run(races_dir, tmp_path / "frames", recoveries=2, steer_dead_zone=0.1)
+    assert content(tmp_path / "frames") == interrupted
+    assert num_drives == len(driven) + 1
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def chain(
 
 def run_stages(params: Params, races: Path, folder: Path) -> None:
     frames, encoder, policy, initial = (folder / name for name in ("frames", "encoder", "policy", "agent_init"))
-    capture(params, races_dir=races, out_dir=frames)
+    capture(params, races_dir=races, out_dir=frames, runs_dir=folder / "runs" / "capture")
     pretrain(params, frames_dir=frames, out_dir=encoder, runs_dir=folder / "runs" / "pretrain")
     clone(params, folders=CloneFolders(races, frames, encoder, policy, folder / "runs" / "clone"))
     transfer(params, encoder_dir=encoder, policy_dir=policy, out_dir=initial)

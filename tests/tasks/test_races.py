@@ -104,7 +104,7 @@ def test_recordings_of_which_none_can_be_used_leave_the_old_output_and_their_rea
 ) -> None:
     monkeypatch.chdir(tmp_path)
     values = {"track": TRACK, "races": params(num_demonstrations=2)}
-    monkeypatch.setattr("tasks.races.read_params", lambda: PARAMS.model_copy(update=values))
+    monkeypatch.setattr("tasks.races.params_of_stage", lambda _: PARAMS.model_copy(update=values))
     Path("data/recordings").mkdir(parents=True)
     Path("data/recordings/replays.zip").touch()
     main()

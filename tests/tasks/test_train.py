@@ -76,12 +76,13 @@ def test_an_agent_is_trained_on_several_tracks(small_params: Params, folders: Fo
 
 def test_a_compared_algorithm_that_dvc_does_not_see_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The main one's is found by its name, so that a further algorithm needs no line in `dvc.yaml`."""
+    graph = Path("dvc.yaml").read_text()
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "dvc.yaml").write_text("stages: {train: {cmd: x, params: [train, '${train.algorithm}']}}")
+    (tmp_path / "dvc.yaml").write_text(graph.replace("      - ppo\n", ""))
     (tmp_path / "params.yaml").write_text("train: {algorithm: iqn, compared: [ppo]}")
-    with pytest.raises(UserError, match=r"train\.compared names ppo, and dvc\.yaml does not have it") as caught:
+    with pytest.raises(UserError, match=r"the stage train reads ppo, which dvc\.yaml does not list") as caught:
         main()
-    assert caught.value.hint == "Add `- ppo` there, and `ppo: {}` to params.yaml."
+    assert caught.value.hint.startswith("Add `- ppo` to its `params`")
     (tmp_path / "params.yaml").write_text("train: {algorithm: ppo, compared: []}")
     with pytest.raises(UserError, match="data/agent_init is missing or incomplete"):
         main()
@@ -134,7 +135,12 @@ def test_recovery_drives_are_neither_replayed_nor_compared(
     """Their actions are labels, which did not lead to the next frames."""
     races, rewards = load_races(driven[0]), small_params.rewards
     again = small_params.capture.model_copy(update={"recoveries": 1})
-    capture(small_params.model_copy(update={"capture": again}), races_dir=driven[0], out_dir=tmp_path / "frames")
+    capture(
+        small_params.model_copy(update={"capture": again}),
+        races_dir=driven[0],
+        out_dir=tmp_path / "frames",
+        runs_dir=tmp_path / "runs",
+    )
     kinds = {race.source for race in FrameDataset(tmp_path / "frames", "train").races}
     assert kinds == {"driver", "recovery"}
     ours, theirs = (
