@@ -22,7 +22,7 @@ from rulka.tracks.blocks import MapBlock, add_blocks, gaps_of
 from rulka.tracks.difficulty import ASPHALT
 from rulka.tracks.geometry import line_frames
 from rulka.tracks.progress import progress_along
-from rulka.tracks.track import DRIVEN_SOURCE, NO_GROUND, VERGE, Track, TrackError
+from rulka.tracks.track import DRIVEN_SOURCE, MAX_COORDINATE_M, MAX_LENGTH_M, NO_GROUND, VERGE, Track, TrackError
 
 Floats = NDArray[np.float64]
 
@@ -32,8 +32,8 @@ MAX_AFTER_LAST_SAMPLE_MS = 200
 """Longest extrapolation from the last sample to the finish."""
 MAX_GAP_FACTOR, MAX_GAP_M = 2.0, 10.0
 """A step between samples longer than the factor times speed times time, plus `MAX_GAP_M`, is a respawn."""
-MAX_LENGTH_M, MAX_COORDINATE_M, MAX_SPEED_MPS = 200_000.0, 100_000.0, 2_000.0
-"""Drives beyond these limits are corrupt."""
+MAX_SPEED_MPS = 2_000.0
+"""Drives beyond this, or beyond the limits of a track, are corrupt."""
 MIN_LENGTH_M = 20.0
 MIN_STEP_M = 1e-3
 """Dense points closer than this to the one before are dropped: the car stands."""
