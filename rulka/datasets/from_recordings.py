@@ -42,7 +42,7 @@ SUFFIX = ".gbx"
 NUM_SHOWN_REASONS = 10
 MAX_START_APART_M = 16.0
 """All races on a map start in one place. Ghosts of a file that start further apart (half a block) are of two maps."""
-_CODES = re.compile(r"\$(?:[0-9a-fA-F]{3}|[hlpHLP]\[[^\]]*\]|[a-zA-Z<>])")
+_CODES = re.compile(r"\$(?:(\$)|[0-9a-fA-F]{3}|[hlpHLP]\[[^\]]*\]|[a-zA-Z<>])")
 
 
 class UnfinishedError(UnusableRecordingError):
@@ -320,8 +320,8 @@ def map_name(recording: Recording) -> str:
 
 
 def plain_text(name: str) -> str:
-    """Strips colour and style codes, such as `$f00` and `$o`, from a name of the game."""
-    return _CODES.sub("", name).replace("$$", "$").strip()
+    """Strips colour and style codes, such as `$f00` and `$o`, from a name of the game; `$$` is a dollar."""
+    return _CODES.sub(r"\1", name).strip()
 
 
 def _race_id(controls: np.ndarray, state: np.ndarray) -> str:

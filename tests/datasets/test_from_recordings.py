@@ -358,6 +358,7 @@ def test_a_name_that_is_no_utf8_is_escaped_and_used(read: Callable[..., RaceData
 
 def test_plain_text() -> None:
     names = {"$f00A$o$iB": "AB", "TM$ec0S $fff- $$5": "TMS - $5", "$h[bigbang1112]$ffffile": "file", "plain": "plain"}
+    names |= {"A$$B$$C": "A$B$C", "$$f00": "$f00", "$$$f00red": "$red", "$$$$": "$$"}
     assert {name: plain_text(name) for name in names} == names
 
 

@@ -22,6 +22,9 @@ export async function repeat(seconds, then) {
   }
 }
 
+/** Text for plotly, which reads tags and entities in it. */
+export const literal = text => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+
 export const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // Okabe and Ito's hues; contestants have the report's (laps.py); beyond them the same ones dashed.
