@@ -25,7 +25,7 @@ from rulka.datasets.selection import (
     refuse_unwanted,
     too_slow,
 )
-from rulka.machine.errors import UserError
+from rulka.machine.errors import UserError, counted
 from rulka.recordings.alignment import inputs_to_controls, require_inputs
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.errors import RecordingError
@@ -201,7 +201,7 @@ def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool 
     if ghost.race_time_ms is None:
         raise UnfinishedError("the race was not finished", hint="Use a recording of a finished race.")
     if ghost.respawns and not with_respawns:
-        message = f"the player respawned {ghost.respawns} times"
+        message = f"the player respawned {counted(ghost.respawns, 'time')}"
         raise RespawnError(message, hint="Use a recording without respawns, or set races.select.with_respawns to true.")
     check_times(ghost)
     time_ms, rows = car_rows(ghost)

@@ -18,6 +18,7 @@ from scipy.interpolate import CubicHermiteSpline
 from scipy.ndimage import gaussian_filter1d, maximum_filter1d
 
 from rulka.contracts.observation import CAR, CENTRE_OF_MASS_M, TURBO_IDS, ZONE_SPACING_M, centres_of_mass
+from rulka.machine.errors import counted
 from rulka.tracks.blocks import MapBlock, add_blocks, gaps_of
 from rulka.tracks.difficulty import ASPHALT
 from rulka.tracks.geometry import line_frames
@@ -273,7 +274,7 @@ def track_from_paths(uid: str, name: str, paths: Sequence[DrivenPath], blocks: S
     dense = [make_dense(path) for path, reason in zip(paths, reasons, strict=True) if reason is None]
     if not dense:
         listed = "; ".join(f"drive {index}: {reason}" for index, reason in enumerate(reasons)) or "none is given"
-        message = f"track {name!r} cannot be made from {len(paths)} drives: {listed}"
+        message = f"track {name!r} cannot be made from {counted(len(paths), 'drive')}: {listed}"
         raise TrackError(message, hint="A track needs one finished drive without a respawn; add another recording.")
     centre, aligned = _common_line(dense)
     has_pads = all(path.pads_ms is not None for path, reason in zip(paths, reasons, strict=True) if reason is None)
@@ -327,7 +328,7 @@ def _followers(centre: Floats, paths: list[DensePath]) -> list[DensePath]:
         if away_m.max() <= MAX_AWAY_M:
             followers.append(replace(path, along_m=along_m))
     if not followers:
-        message = f"none of {len(paths)} drives stays within {MAX_AWAY_M:.0f} m of their common line"
+        message = f"none of {counted(len(paths), 'drive')} stays within {MAX_AWAY_M:.0f} m of their common line"
         raise TrackError(message, hint="Leave out recordings that cut the track or fall off it.")
     return followers
 

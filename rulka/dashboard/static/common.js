@@ -9,7 +9,8 @@ export async function ask(address, place) {
   if (answer.ok) return answer.json();
   const problem = await answer.json();
   const box = document.createElement("div"), text = document.createElement("p"), hint = document.createElement("p");
-  box.className = "problem"; hint.className = "hint"; text.textContent = problem.text; hint.textContent = problem.hint;
+  box.className = "problem"; hint.className = "hint"; text.textContent = problem.text;
+  hint.append(...problem.hint.split("`").map((part, k) => k % 2 ? Object.assign(document.createElement("code"), { textContent: part }) : part));
   box.append(text, hint); place.replaceChildren(box);
   return null;
 }
