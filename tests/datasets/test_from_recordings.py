@@ -106,7 +106,7 @@ def test_what_makes_no_race_is_refused() -> None:
     with pytest.raises(UnfinishedError):
         race_of_ghost(make_ghost(race_time_ms=None), "a.Gbx", "map-a")
     ghost.respawns = 1
-    with pytest.raises(RespawnError, match="respawned 1 time$"):
+    with pytest.raises(RespawnError, match=r"respawned 1 time\n"):
         race_of_ghost(ghost, "a.Gbx", "map-a")
 
 
