@@ -32,6 +32,7 @@ from rulka.contracts.observation_params import FramesAs, ObservationParams, Part
 from rulka.contracts.stored import StoredFloat, checked, plain_json
 from rulka.machine.errors import UserError
 from rulka.stages.folders import KEPT_AGENTS
+from rulka.stages.graph import remake
 from rulka.stages.stage import output_folder
 
 LARGEST_WEIGHT = 1e6
@@ -386,7 +387,7 @@ def _hint(folder: Path, kind: str) -> str:
         return f"Bring it back with `dvc checkout {KEPT_AGENTS}.dvc`, if DVC has it, or from a copy."
     if stage is None or (kind or folder.name) not in folder.parts:  # a copy elsewhere, which DVC may not track
         return "Take it from where it came from, or make it again."
-    return f"`dvc checkout --force {stage}` brings back what DVC has of it; `dvc repro {stage}` makes it anew."
+    return remake(stage)
 
 
 def _refuse(folder: Path, name: str, found: object, expected: object, hint: str) -> None:

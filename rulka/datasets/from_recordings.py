@@ -341,7 +341,7 @@ def _choose_map(uids: Sequence[str], wanted: str | None, quarantine: Sequence[Qu
         message = f"no race on the map {wanted!r} can be used; usable ones are on {maps}"
         hint = "Set races.map_uid in params.yaml to one of these, or to null."
         raise _nothing_usable(message, hint, quarantine)
-    reasons = [f"  {item.file}: {item.error} {item.hint}" for item in quarantine[:NUM_SHOWN_REASONS]]
+    reasons = [f"  {item.file}: {item.error}\n    {item.hint}" for item in quarantine[:NUM_SHOWN_REASONS]]
     rest = len(quarantine) - len(reasons)
     more = [f"  and {rest} more"] if rest else []
     message = "none of the recordings can be used:\n" + "\n".join(reasons + more)

@@ -33,6 +33,7 @@ CLONE_RUNS = RUNS / "clone"
 TRAINING_RUNS = RUNS / "train"
 REASONS_FILE = RUNS / "races_not_used.csv"
 """Recordings that the last run of stage `races` could not use: file, error, hint."""
+PRESETS_DIR = Path("presets")
 PRESETS_LOG = RUNS / "presets.jsonl"
 """Changes by each preset that was laid over `params.yaml`, one line each, newest last."""
 
@@ -53,6 +54,11 @@ VIDEO_FILE = "race.mp4"
 PLOTS = "plots"
 LAPS = "laps"
 """A race dataset: the best race of each contestant on each track, and the reference laps."""
+
+
+def preset_names() -> list[str]:
+    """Returns the names of all presets."""
+    return sorted(path.stem for path in PRESETS_DIR.glob("*.yaml"))
 
 
 def utf8_path(path: str | Path) -> str:

@@ -278,6 +278,16 @@ def test_a_map_without_a_track_gives_way_to_the_next(read: Callable[..., RaceDat
         read(content, "map-a", with_respawns=True)
 
 
+def test_unusable_recordings_are_named_and_below_each_what_to_do(read: Callable[..., RaceDataset]) -> None:
+    with pytest.raises(NoUsableRecordingError) as caught:
+        read({"w.Gbx": make_recording(make_ghost(race_time_ms=None))})
+    assert str(caught.value) == (
+        "none of the recordings can be used:\n"
+        "  w.Gbx: UnfinishedError: the race was not finished\n"
+        "    Use a recording of a finished race."
+    )
+
+
 def test_the_race_whose_track_runs_into_itself_is_found(
     read: Callable[..., RaceDataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
