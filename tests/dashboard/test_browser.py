@@ -98,6 +98,9 @@ def test_pages_load_offline_without_an_error_and_fit(browser: Chrome, site: str,
         loaded = browser.execute_script("return performance.getEntriesByType('resource').map(entry => entry.name)")
         assert not [name for name in loaded if not name.startswith((site, "data:", "blob:"))]
         assert browser.find_element(By.CSS_SELECTOR, "nav [aria-current]").text == PAGES[path]
+        brand, tab = (browser.find_element(By.CSS_SELECTOR, f"header {each}").rect for each in (".brand", "nav a"))
+        is_above = brand["y"] + brand["height"] <= tab["y"]
+        assert is_above or abs(brand["y"] + brand["height"] / 2 - tab["y"] - tab["height"] / 2) < 3, "on one line"
         assert errors(browser) == [], path
 
 
