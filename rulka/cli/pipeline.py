@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
 
-import tyro
-
-from rulka.cli.options import AsJson, report, say, stdout_to_stderr
+from rulka.cli.options import AsJson, PresetName, report, say, stdout_to_stderr
 from rulka.machine.errors import UserError
 from rulka.machine.ports import DASHBOARD_PORT
-from rulka.stages.folders import preset_names
 from rulka.stages.outputs import check_folder
 from rulka.stages.stage import EXIT_USER_ERROR
 
@@ -68,13 +64,7 @@ def dashboard(port: int = DASHBOARD_PORT) -> None:
     serve(port, "", say)
 
 
-_PRESET = (
-    f"{', '.join(preset_names())}; `list` shows what each is for, `undo` reverts the last one, unless params.yaml was"
-    " edited since."
-)
-
-
-def preset(name: Annotated[str, tyro.conf.arg(help=_PRESET)], /, as_json: AsJson = False) -> None:
+def preset(name: PresetName, /, as_json: AsJson = False) -> None:
     """Apply a preset of presets/ to params.yaml, list them, or undo the last one; comments in params.yaml are kept.
 
     Example: `rulka preset chunks`

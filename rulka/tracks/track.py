@@ -6,14 +6,14 @@ Positions are world metres, x, y (up), z.
 
 from __future__ import annotations
 
-import tokenize
-import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tokenize import TokenError
 from typing import TypeGuard
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,10 +124,7 @@ class Track:
 
 
 # Raised by NumPy and zipfile for other kinds of files (TypeError for a bare .npy) or corrupt bytes.
-_NO_TRACK_FILE = (
-    *(ValueError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, tokenize.TokenError),
-    *(TypeError, AttributeError, MemoryError),
-)
+_NO_TRACK_FILE = (ValueError, TypeError, MemoryError, EOFError, BadZipFile, zlib.error, NotImplementedError, TokenError)
 _ARRAYS = {
     "schema": ("i8", 0),
     "centre_m": ("f8", 2),
