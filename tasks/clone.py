@@ -160,7 +160,7 @@ def clone(params: Params, *, folders: Folders) -> None:
             observation=network_input_contract(observation, places),
             actions=table,
             normalisation=normalisation,
-            provenance=origin,
+            provenance=origin | {"recoveries": sum(race.is_recovery for race in races_of(splits["train"], clone.maps))},
         )
         with output_folder(folders.out) as folder:
             raced = {"races": visited.raced, "driven": _driven(policy, clone, drives), "rounds": visited.rounds}

@@ -117,7 +117,7 @@ def evaluate(params: Params, *, inputs: Inputs, out_dir: Path) -> None:
         export_result(folder / "best_race.txt", best, races.settings.table, evaluation.contestants[0].label)
         (folder / LAPS).mkdir()
         write_races(folder / LAPS, best_laps(by_track, races.settings.table))
-        figures = draw_figures(evaluation, _training_logs(inputs.agent))
+        figures = draw_figures(evaluation, _training_logs(inputs.agent), params.simulator.physics.off_road_m)
         (folder / PLOTS).mkdir()
         for name, figure in figures.items():
             (folder / PLOTS / f"{name}.png").write_bytes(figure.png)
@@ -128,6 +128,7 @@ def evaluate(params: Params, *, inputs: Inputs, out_dir: Path) -> None:
             metrics=metrics,
             races=races,
             demonstrations=demonstrations,
+            unused=dataset.quarantine,
             origins=origins,
             parameters=origins.parameters | own,
             plots=[*figures.values(), *encoder_figures(inputs.encoder)],

@@ -18,7 +18,7 @@ from rulka.datasets.from_recordings import (
     path_of_ghost,
     race_of_ghost,
 )
-from rulka.machine.errors import UserError
+from rulka.machine.errors import UserError, counted
 from rulka.recordings.model import Ghost
 from rulka.recordings.reader import embedded_map, read_recording
 from rulka.stages.folders import utf8_path
@@ -137,7 +137,8 @@ def gather(folder: Path, holdout: float, on_file: Callable[[], None]) -> Calibra
     data = CalibrationData(maps, refused)
     num_held_out = sum(drive.is_held_out for drive in data.drives)
     if len(maps) < MIN_MAPS or num_held_out in (0, len(data.drives)):
-        message = f"{len(data.drives)} recordings of {len(maps)} maps can be used, {num_held_out} of them held out"
+        usable = f"{counted(len(data.drives), 'recording')} of {counted(len(maps), 'map')}"
+        message = f"{usable} can be used, {num_held_out} of them held out"
         hint = f"Fitting needs finished {VEHICLE} races of TrackMania Forever, with inputs, on {MIN_MAPS} maps or more."
         raise UserError(message, hint=hint)
     return data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rulka.cli.options import AsJson, report, say, stdout_to_stderr
+from rulka.cli.options import AsJson, PresetName, report, say, stdout_to_stderr
 from rulka.machine.errors import UserError
 from rulka.machine.ports import DASHBOARD_PORT
 from rulka.stages.outputs import check_folder
@@ -72,15 +72,13 @@ def dashboard(port: int = DASHBOARD_PORT) -> None:
     serve(port, "", say)
 
 
-def preset(name: str, /, as_json: AsJson = False) -> None:
+def preset(name: PresetName, /, as_json: AsJson = False) -> None:
     """Apply a preset of presets/ to params.yaml, list them, or undo the last one; comments in params.yaml are kept.
 
     Example: `rulka preset chunks`
 
     Args:
-        name: btr, chunks, dagger, dpo, frames, fusion, grpo, impala, large-batch, pql, recovery, reference, scratch, or
-            that of another file of presets/; `list` shows all, and `undo` reverts the last one, unless params.yaml was
-            edited since.
+        name: a file of presets/, `list` or `undo`.
         as_json: print one JSON object: the changes, or each preset with its description.
     """
     from rulka.params.presets import apply_preset, known_presets, undo_preset

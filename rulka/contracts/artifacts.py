@@ -21,7 +21,7 @@ from typing import Annotated, Any, NamedTuple
 
 import safetensors.torch
 import torch
-from pydantic import AfterValidator, BaseModel, FiniteFloat
+from pydantic import AfterValidator, BaseModel
 from safetensors import SafetensorError
 
 from models.encoders.config import ENCODER_CONFIG, EncoderConfig
@@ -29,10 +29,11 @@ from rulka.contracts.actions import ActionSpace, ActionTable
 from rulka.contracts.observation import SCHEMA_VERSION as OBSERVATION_SCHEMA_VERSION
 from rulka.contracts.observation import Normalisation, float_slices
 from rulka.contracts.observation_params import FramesAs, ObservationParams, Part
-from rulka.contracts.stored import checked, plain_json
+from rulka.contracts.stored import StoredFloat, checked, plain_json
 from rulka.machine.disk import check_readable
 from rulka.machine.errors import UserError
 from rulka.stages.folders import KEPT_AGENTS
+from rulka.stages.graph import remake
 from rulka.stages.stage import output_folder
 
 LARGEST_WEIGHT = 1e6
@@ -144,15 +145,15 @@ class _Named(BaseModel):
 
 
 class _Check(BaseModel):
-    finish_rate: FiniteFloat | None = None
-    mean_time_s: FiniteFloat | None = None
+    finish_rate: StoredFloat | None = None
+    mean_time_s: StoredFloat | None = None
 
 
 class _Training(BaseModel):
     tracks: list[str] = []
     last_check: _Check = _Check()
-    record_s: FiniteFloat | None = None
-    returns: list[FiniteFloat] = []
+    record_s: StoredFloat | None = None
+    returns: list[StoredFloat] = []
     repeats: str = ""
 
 
@@ -387,7 +388,7 @@ def _hint(folder: Path, kind: str) -> str:
         return f"Bring it back with `dvc checkout {KEPT_AGENTS}.dvc`, if DVC has it, or from a copy."
     if stage is None or (kind or folder.name) not in folder.parts:  # a copy elsewhere, which DVC may not track
         return "Take it from where it came from, or make it again."
-    return f"`dvc checkout --force {stage}` brings back what DVC has of it; `dvc repro {stage}` makes it anew."
+    return remake(stage)
 
 
 def _refuse(folder: Path, name: str, found: object, expected: object, hint: str) -> None:

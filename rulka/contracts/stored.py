@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from rulka.contracts.problems import problems_of
@@ -14,6 +14,9 @@ from rulka.machine.disk import check_readable
 from rulka.machine.errors import UserError
 
 ValueT = TypeVar("ValueT")
+LARGEST = 1e100
+"""Limit of floats from files: sums, squares and roundings of such stay finite, so that they can be drawn and sent."""
+StoredFloat = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 _adapter = cache(TypeAdapter)
 
 

@@ -209,6 +209,6 @@ def moment(at: str | float) -> str:
     """Formats a time, ISO 8601 or Unix seconds, in local time; returns text that does not parse unchanged."""
     try:
         when = datetime.fromtimestamp(at) if isinstance(at, int | float) else datetime.fromisoformat(at)
-    except ValueError:
+        return (when if when.tzinfo is None else when.astimezone()).strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):  # no date, or one that this machine's clock cannot show
         return str(at)
-    return (when if when.tzinfo is None else when.astimezone()).strftime("%Y-%m-%d %H:%M")

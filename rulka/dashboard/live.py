@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, FiniteFloat
+from pydantic import BaseModel
 
 from rulka.contracts.observation import ZONE_SPACING_M
-from rulka.contracts.stored import checked
+from rulka.contracts.stored import StoredFloat, checked
 from rulka.machine.errors import UserError
 from rulka.runtime.live import LIVE_FILE, METRICS_FILE, TRACK_FILE
 from rulka.tracks.top_view import road_edges, top_view
@@ -76,8 +76,8 @@ class Live(BaseModel):
         written_s: time of writing, Unix seconds; 0 if never written.
     """
 
-    cars: list[tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat]]
-    written_s: FiniteFloat
+    cars: list[tuple[StoredFloat, StoredFloat, StoredFloat, StoredFloat]]
+    written_s: StoredFloat
 
     @property
     def is_running(self) -> bool:
@@ -131,7 +131,7 @@ class MetricsReader:
         for line in added[: added.rfind(b"\n") + 1].splitlines(keepends=True):
             self._num_bytes, self._last_line = self._num_bytes + len(line), line
             try:
-                self._add(checked(line, dict[str, FiniteFloat | None], METRICS_FILE))
+                self._add(checked(line, dict[str, StoredFloat | None], METRICS_FILE))
             except (UserError, KeyError):
                 self.num_damaged += 1
 

@@ -25,7 +25,7 @@ from rulka.datasets.selection import (
     refuse_unwanted,
     too_slow,
 )
-from rulka.machine.errors import UserError
+from rulka.machine.errors import UserError, counted
 from rulka.recordings.alignment import inputs_to_controls, require_inputs
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.errors import RecordingError
@@ -43,7 +43,7 @@ ARCHIVES = (".zip", ".7z", ".rar", ".gz", ".tgz", ".tar", ".xz")
 NUM_SHOWN_REASONS = 10
 MAX_START_APART_M = 16.0
 """All races on a map start in one place. Ghosts of a file that start further apart (half a block) are of two maps."""
-_CODES = re.compile(r"\$(?:[0-9a-fA-F]{3}|[hlpHLP]\[[^\]]*\]|[a-zA-Z<>])|[\x00-\x1f\x7f]")
+_CODES = re.compile(r"\$(?:(\$)|[0-9a-fA-F]{3}|[hlpHLP]\[[^\]]*\]|[a-zA-Z<>])|[\x00-\x1f\x7f]")
 
 
 class UnfinishedError(UnusableRecordingError):
@@ -217,7 +217,7 @@ def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool 
     if ghost.race_time_ms is None:
         raise UnfinishedError("the race was not finished", hint="Use a recording of a finished race.")
     if ghost.respawns and not with_respawns:
-        message = f"the player respawned {ghost.respawns} times"
+        message = f"the player respawned {counted(ghost.respawns, 'time')}"
         raise RespawnError(message, hint="Use a recording without respawns, or set races.select.with_respawns to true.")
     check_times(ghost)
     time_ms, rows = car_rows(ghost)
@@ -329,8 +329,11 @@ def map_name(recording: Recording) -> str:
 
 
 def plain_text(name: str) -> str:
-    """Strips colour and style codes, such as `$f00` and `$o`, and control characters from a name of the game."""
-    return _CODES.sub("", name).replace("$$", "$").strip()
+    """Strips colour and style codes, such as `$f00` and `$o`, and control characters from a name of the game.
+
+    `$$` is a dollar.
+    """
+    return _CODES.sub(r"\1", name).strip()
 
 
 def _race_id(controls: np.ndarray, state: np.ndarray) -> str:
@@ -350,7 +353,7 @@ def _choose_map(uids: Sequence[str], wanted: str | None, quarantine: Sequence[Qu
         message = f"no race on the map {wanted!r} can be used; usable ones are on {maps}"
         hint = "Set races.map_uid in params.yaml to one of these, or to null."
         raise _nothing_usable(message, hint, quarantine)
-    reasons = [f"  {item.file}: {item.error} {item.hint}" for item in quarantine[:NUM_SHOWN_REASONS]]
+    reasons = [f"  {item.file}: {item.error}\n    {item.hint}" for item in quarantine[:NUM_SHOWN_REASONS]]
     rest = len(quarantine) - len(reasons)
     more = [f"  and {rest} more"] if rest else []
     message = "none of the recordings can be used:\n" + "\n".join(reasons + more)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from io import StringIO
 
 from pandas import DataFrame
-from pydantic import FiniteFloat
 
-from rulka.contracts.stored import checked
+from rulka.contracts.stored import StoredFloat, checked
 from rulka.machine.errors import UserError
 from rulka.stages.folders import NIGHTS
 from rulka.stages.graph import bring_back
@@ -54,12 +53,12 @@ class NightRow:
     trained_on: bool
     races: int
     finished: int
-    best_time_s: FiniteFloat | None
-    median_time_s: FiniteFloat | None
-    pace_mps: FiniteFloat
-    pace_low_mps: FiniteFloat
-    pace_high_mps: FiniteFloat
-    before_mps: FiniteFloat | None
+    best_time_s: StoredFloat | None
+    median_time_s: StoredFloat | None
+    pace_mps: StoredFloat
+    pace_low_mps: StoredFloat
+    pace_high_mps: StoredFloat
+    before_mps: StoredFloat | None
     is_worse: bool
 
 

@@ -163,16 +163,17 @@ def find_agent(name: str) -> Path:
             hint = "`rulka agents promote latest` promotes the first one without a race."
             raise UserError(message, hint=hint)
         name = promoted
-    known = {entry.name: Path(entry.folder) for entry in known_agents()}
+    entries = known_agents()
+    known = {entry.name: Path(entry.folder) for entry in entries}
     folder = known.get(name, Path(name))
     if name in known or folder.is_dir():
         load_artifact(folder, DRIVING_KINDS)
         return folder
-    names = [LATEST, PROMOTED, *known]
+    aliases = {LATEST: any(entry.is_latest for entry in entries), PROMOTED: promoted_name() is not None}
+    names = [*(alias for alias, is_there in aliases.items() if is_there), *known]
+    there = f"There are {', '.join(names)}" if names else "There is none yet, `dvc repro` trains one"
     message = f"there is no agent {name!r}, nor such a folder{did_you_mean(name, names)}"
-    raise UnknownAgentError(
-        message, hint=f"There are {', '.join(names)}; a folder will do as well. See `rulka agents list`."
-    )
+    raise UnknownAgentError(message, hint=f"{there}; a folder will do as well. See `rulka agents list`.")
 
 
 def promoted_name() -> str | None:

@@ -34,7 +34,7 @@ from rulka.operations.history import (
     read_history,
 )
 from rulka.operations.kept import LATEST, PROMOTED, find_agent, name_of, promoted_name
-from rulka.operations.pairs import Comparison, Racer, load_racer, race_pairs, verdict
+from rulka.operations.pairs import Comparison, Racer, load_racer, provable_lead, race_pairs, verdict
 from rulka.operations.promotion import describe, promote
 from rulka.operations.tracks import tracks_to_race_on
 from rulka.params import Params, with_given
@@ -51,6 +51,8 @@ NIGHTS_BEFORE = 7
 """Number of earlier nights whose mean a night is compared with: a single one would be as uncertain as the night."""
 FEWEST_RACES = 10
 """Minimum races of each agent on each track: the spread is measured within tracks, with fewer races too roughly."""
+FEWEST_PAIRS = 17
+"""Minimum pairs on all tracks together: fewer cannot prove a lead of a quarter of the track, see `provable_lead`."""
 FAR_BELOW = 1.58
 """In half-widths of a 95 % interval: a thousandth of a normal distribution lies further on one side."""
 
@@ -148,6 +150,11 @@ def race_night(
     latest = find_agent(LATEST)
     past = read_history()
     where = tracks_to_race_on(tracks, params)
+    if (pairs := asked * len(where)) < FEWEST_PAIRS:
+        message = f"{pairs} pairs are too few for a night: they prove no lead below {100 * provable_lead(pairs):.0f} %"
+        raise UserError(
+            f"{message} of the track, it takes {FEWEST_PAIRS} pairs", hint="Give `--races`, or more tracks."
+        )
     said = describe(promote(latest, _nobody)) if promoted_name() is None else ""
     names = {role: name_of(find_agent(role)) for role in (LATEST, PROMOTED)}
     first, second = (load_racer(name, find_agent(role), params, device) for role, name in names.items())

@@ -275,7 +275,18 @@ def verdict(found: dict[str, Any]) -> str:
         if not any(races["trained_on"] for races in won):
             compared += "; it was trained on none of these tracks"
         return f"{winner} wins. {compared}."
-    return f"Nobody wins: this may be chance. {compared}. More pairs narrow that: `--races`."
+    least = provable_lead(found["pairs"])
+    proven = f"no lead below {100 * least:.0f} %" if least < 1.0 else "nothing"
+    return f"Nobody wins: this may be chance. {compared}. So many pairs prove {proven}; more do: `--races`."
+
+
+def provable_lead(num_pairs: int) -> float:
+    """Returns the smallest lead that excludes 0 if all pairs have it; from 1 on none does, as with fewer than 6 pairs.
+
+    `bounded_interval` gives one more pair, lost by the whole track, a weight w distributed as Beta(1, num_pairs): the
+    lower end of equal leads v is v - w (1 + v) at the 97.5 % quantile of w, 1 - 0.025^(1 / num_pairs).
+    """
+    return 0.025 ** (-1.0 / num_pairs) - 1.0
 
 
 def _row(entry: dict[str, Any]) -> tuple[str, ...]:

@@ -31,10 +31,9 @@ from rulka.params import (
 )
 from rulka.params.reader import one_line, parsed
 from rulka.params.writer import with_sections, with_values
-from rulka.stages.folders import PRESETS_LOG
+from rulka.stages.folders import PRESETS_DIR, PRESETS_LOG, preset_names
 from rulka.stages.outputs import new_file
 
-PRESETS_DIR = Path("presets")
 ENVIRONMENTS = "environments"
 """Folder in `PRESETS_DIR`: `any.yaml` for all Gymnasium environments, and one file by environment ID for some."""
 HEADER = "# params.yaml with preset "
@@ -52,11 +51,6 @@ class Applied(NamedTuple):
 
     changes: list[str]
     remarks: list[str]
-
-
-def preset_names() -> list[str]:
-    """Returns the names of all presets."""
-    return sorted(path.stem for path in PRESETS_DIR.glob("*.yaml"))
 
 
 def known_presets() -> dict[str, str]:

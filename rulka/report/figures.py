@@ -32,12 +32,13 @@ class Plot:
     is_small: bool = False
 
 
-def draw_figures(evaluation: Evaluation, logs: Mapping[str, TrainingLog]) -> dict[str, Plot]:
+def draw_figures(evaluation: Evaluation, logs: Mapping[str, TrainingLog], off_road_m: float) -> dict[str, Plot]:
     """Draws every figure that has data.
 
     Args:
         evaluation: all races.
         logs: training logs by contestant key, the agent's first; may be empty.
+        off_road_m: how far beside the road races go on.
 
     Returns:
         Figures by file name without extension, in page order.
@@ -47,7 +48,8 @@ def draw_figures(evaluation: Evaluation, logs: Mapping[str, TrainingLog]) -> dic
             lambda: map_plot(evaluation),
             "Driven lines",
             "From above. The best race of each is coloured by its speed, the others are thin grey lines; a cross is "
-            "where a race ended early. Cross lines are gates.",
+            "where a race ended early. Cross lines are gates. Beside the road a race goes on, up to "
+            f"{off_road_m:g} m away from it: lines may leave the grey.",
             "; ".join(title for title, _ in panels_of(evaluation)),
         ),
         "splits": (

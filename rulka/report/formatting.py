@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from rulka.machine.errors import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +20,7 @@ THIN = "\N{NO-BREAK SPACE}"
 
 
 def templates(folder: Path) -> Environment:
-    """Returns a Jinja2 environment for a folder of templates, with the filter `seconds`."""
+    """Returns a Jinja2 environment for a folder of templates, with the filters `seconds`, `counted` and `marked`."""
     environment = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,  # track and player names come from untrusted files
@@ -24,8 +28,13 @@ def templates(folder: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["seconds"] = seconds
+    environment.filters |= {"seconds": seconds, "counted": counted, "marked": marked}
     return environment
+
+
+def marked(text: str) -> Markup:
+    """Escapes text; what stands between backticks becomes code."""
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
 def seconds(time_s: float | None, digits: int = 2) -> str:

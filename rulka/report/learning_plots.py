@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import PercentFormatter
 
+from rulka.contracts.stored import LARGEST
 from rulka.machine.errors import UserError
 from rulka.report.theme import WIDTH_IN
 
@@ -45,9 +46,12 @@ class TrainingLog:
     rows: pd.DataFrame
 
     def curve(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Returns the points of a curve, steps [P] and values [P], NaN dropped; empty if the log never holds it."""
-        known = self.rows.reindex(columns=[AXIS, name]).apply(pd.to_numeric, errors="coerce").dropna()
-        x, y = known.to_numpy(np.float64).T
+        """Returns the points of a curve, steps [P] and values [P]; empty if the log never holds it.
+
+        NaN and numbers beyond `LARGEST` are dropped.
+        """
+        numbers = self.rows.reindex(columns=[AXIS, name]).apply(pd.to_numeric, errors="coerce").astype(np.float64)
+        x, y = numbers.where(numbers.abs() <= LARGEST).dropna().to_numpy().T
         return x, y
 
 

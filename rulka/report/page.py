@@ -17,7 +17,7 @@ import yaml
 from rulka.agents.algorithms import label_of
 from rulka.agents.params import ALGORITHMS
 from rulka.contracts.artifacts import META_FILE, read_meta
-from rulka.datasets.formats.races import Race
+from rulka.datasets.formats.races import QuarantinedFile, Race
 from rulka.evaluation.metrics import TRACK_HEAD, Json, format_medals, track_rows
 from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.results import Evaluation
@@ -88,6 +88,7 @@ class Report:
         metrics: content of `metrics.json`.
         races: track, seeds and settings of the races.
         demonstrations: the dataset's races on this track.
+        unused: rejected recordings.
         origins: metadata of the artifacts behind the agent.
         parameters: all parameter sections that affected the result.
         plots: in page order.
@@ -99,6 +100,7 @@ class Report:
     metrics: Json
     races: EvaluationRaces
     demonstrations: Sequence[Race]
+    unused: Sequence[QuarantinedFile]
     origins: Origins
     parameters: Json
     plots: Sequence[Plot]
@@ -123,12 +125,19 @@ def render_report(report: Report) -> str:
         rows=[(contestant, entries[contestant.key]) for contestant in evaluation.contestants],
         colours=colours_of(evaluation),
         headline=headline(metrics),
+        unchanged=_unchanged(evaluation),
         track_head=TRACK_HEAD,
         track_rows=track_rows(metrics["tracks"]) if len(metrics["tracks"]) > 1 else [],
         video_source=_video_source(report.video),
         given=[_extra_inputs(meta) for meta in report.origins.agents],
         parameters_text=yaml.safe_dump(report.parameters, sort_keys=False),
     )
+
+
+def _unchanged(evaluation: Evaluation) -> list[str]:
+    """Returns the labels of the contestants that drove each race as the cloned policy did."""
+    driven = {c.key: [(race.time_ms, race.end, race.progress_m) for race in c.races] for c in evaluation.contestants}
+    return [c.label for c in evaluation.contestants if c.key != "cloned" and driven[c.key] == driven.get("cloned")]
 
 
 def headline(metrics: Mapping[str, Any]) -> str:

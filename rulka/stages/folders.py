@@ -34,6 +34,7 @@ CLONE_RUNS = RUNS / "clone"
 TRAINING_RUNS = RUNS / "train"
 REASONS_FILE = RUNS / "races_not_used.csv"
 """Recordings that the last run of stage `races` could not use: file, error, hint."""
+PRESETS_DIR = Path("presets")
 PRESETS_LOG = RUNS / "presets.jsonl"
 """Changes by each preset that was laid over `params.yaml`, one line each, newest last."""
 
@@ -59,6 +60,11 @@ LAPS = "laps"
 def is_utf8(path: Path) -> bool:
     """True if a path is valid UTF-8, as DVC needs it."""
     return str(path).encode(errors="ignore") == os.fsencode(path)
+
+
+def preset_names() -> list[str]:
+    """Returns the names of all presets."""
+    return sorted(path.stem for path in PRESETS_DIR.glob("*.yaml"))
 
 
 def utf8_path(path: str | Path) -> str:

@@ -107,6 +107,12 @@ def bring_back(folder: Path) -> str:
     return f"`dvc pull {tracked}` brings them, or `dvc checkout {tracked}` where DVC's cache has them"
 
 
+def remake(stage: str) -> str:
+    """Returns advice on a missing or damaged output of a stage; a fresh clone has no `dvc.lock` to bring it back by."""
+    back = f"`dvc checkout --force {stage}` brings back what DVC has of it; " if LOCK_FILE.exists() else ""
+    return f"{back}`dvc repro {stage}` makes it{' anew' if back else ''}."
+
+
 def check_names(folder: Path) -> None:
     """Checks that DVC can read the path of a folder and the names in it.
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, LogFormatter
 
 from rulka.contracts.schedule import Moment
 from rulka.report.theme import BLUE, MUTED, ORANGE, WIDTH_IN
@@ -164,6 +164,8 @@ def _schedules(folder: PopulationFolder, way: Sequence[Result]) -> Figure:
         axes.plot(steps, base_schedule, "--", color=ORANGE, linewidth=1.8, label="hand-made")
         if min(*file.parameters[name].range, *base_schedule) > 0.0 and not file.parameters[name].from_one:
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(LogFormatter())  # the default writes 10^-4 as maths
+            axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
         axes.set_ylabel(name)
         axes.xaxis.set_major_formatter(EngFormatter())
     places[-1, 0].set_xlabel("env steps of a member")

@@ -18,11 +18,12 @@ from scipy.interpolate import CubicHermiteSpline
 from scipy.ndimage import gaussian_filter1d, maximum_filter1d
 
 from rulka.contracts.observation import CAR, CENTRE_OF_MASS_M, TURBO_IDS, ZONE_SPACING_M, centres_of_mass
+from rulka.machine.errors import counted
 from rulka.tracks.blocks import MapBlock, add_blocks, gaps_of
 from rulka.tracks.difficulty import ASPHALT
 from rulka.tracks.geometry import line_frames
 from rulka.tracks.progress import progress_along
-from rulka.tracks.track import DRIVEN_SOURCE, NO_GROUND, VERGE, Track, TrackError
+from rulka.tracks.track import DRIVEN_SOURCE, MAX_COORDINATE_M, MAX_LENGTH_M, NO_GROUND, VERGE, Track, TrackError
 
 Floats = NDArray[np.float64]
 
@@ -32,8 +33,8 @@ MAX_AFTER_LAST_SAMPLE_MS = 200
 """Longest extrapolation from the last sample to the finish."""
 MAX_GAP_FACTOR, MAX_GAP_M = 2.0, 10.0
 """A step between samples longer than the factor times speed times time, plus `MAX_GAP_M`, is a respawn."""
-MAX_LENGTH_M, MAX_COORDINATE_M, MAX_SPEED_MPS = 200_000.0, 100_000.0, 2_000.0
-"""Drives beyond these limits are corrupt."""
+MAX_SPEED_MPS = 2_000.0
+"""Drives beyond this, or beyond the limits of a track, are corrupt."""
 MIN_LENGTH_M = 20.0
 MIN_STEP_M = 1e-3
 """Dense points closer than this to the one before are dropped: the car stands."""
@@ -273,7 +274,7 @@ def track_from_paths(uid: str, name: str, paths: Sequence[DrivenPath], blocks: S
     dense = [make_dense(path) for path, reason in zip(paths, reasons, strict=True) if reason is None]
     if not dense:
         listed = "; ".join(f"drive {index}: {reason}" for index, reason in enumerate(reasons)) or "none is given"
-        message = f"track {name!r} cannot be made from {len(paths)} drives: {listed}"
+        message = f"track {name!r} cannot be made from {counted(len(paths), 'drive')}: {listed}"
         raise TrackError(message, hint="A track needs one finished drive without a respawn; add another recording.")
     centre, aligned = _common_line(dense)
     has_pads = all(path.pads_ms is not None for path, reason in zip(paths, reasons, strict=True) if reason is None)
@@ -327,7 +328,7 @@ def _followers(centre: Floats, paths: list[DensePath]) -> list[DensePath]:
         if away_m.max() <= MAX_AWAY_M:
             followers.append(replace(path, along_m=along_m))
     if not followers:
-        message = f"none of {len(paths)} drives stays within {MAX_AWAY_M:.0f} m of their common line"
+        message = f"none of {counted(len(paths), 'drive')} stays within {MAX_AWAY_M:.0f} m of their common line"
         raise TrackError(message, hint="Leave out recordings that cut the track or fall off it.")
     return followers
 

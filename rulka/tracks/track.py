@@ -6,14 +6,14 @@ Positions are world metres, x, y (up), z.
 
 from __future__ import annotations
 
-import tokenize
-import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tokenize import TokenError
 from typing import TypeGuard
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,13 @@ from rulka.tracks.geometry import problem_in_space
 SCHEMA_VERSION = 2
 MIN_WIDTH_M = 2.0
 MIN_STEP_M = 1e-6
+MAX_LENGTH_M, MAX_DRAWN_LENGTH_M, MAX_COORDINATE_M, MAX_WIDTH_M = 200_000.0, 20_000.0, 100_000.0, 1000.0
+"""Limits of tracks, so that a damaged or forged file is refused at once. Whether a drawn track overlaps itself takes
+time with the square of its length, a second for the longest."""
+MAX_TEXT = 1000
+"""Most characters of a UID, a name or a source."""
+MAX_UNPACKED_BYTES = 2**25
+"""Limit of a file's arrays: 1.5 times those of the longest track."""
 VERGE, WALL, DROP = 0, 1, 2
 """Kinds of ground beyond the road's edges: drivable grass, a wall that cars bounce off, or air."""
 EDGE_KINDS = (VERGE, WALL, DROP)
@@ -80,7 +87,7 @@ class Track:
     def __post_init__(self) -> None:
         problem = next(_problems(self), None)
         if problem is not None:
-            raise TrackError(f"track {self.name!r}: {problem}")
+            raise TrackError(f"track {self.name!r:.80}: {problem}")
 
     @property
     def num_zones(self) -> int:
@@ -117,18 +124,28 @@ class Track:
             np.savez_compressed(beside, allow_pickle=False, schema=np.int64(SCHEMA_VERSION), **fields)
 
 
-# Raised by NumPy and zipfile for other kinds of files or corrupt bytes.
-_NO_TRACK_FILE = (ValueError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, tokenize.TokenError)
+# Raised by NumPy and zipfile for other kinds of files (TypeError for a bare .npy) or corrupt bytes.
+_NO_TRACK_FILE = (ValueError, TypeError, MemoryError, EOFError, BadZipFile, zlib.error, NotImplementedError, TokenError)
+_ARRAYS = {
+    "schema": ("i8", 0),
+    "centre_m": ("f8", 2),
+    **dict.fromkeys(("width_m", "bank_rad", "gate_m"), ("f8", 1)),
+    **dict.fromkeys(("material", "edge"), ("u1", 1)),
+}
+"""Type and number of dimensions of the fields that are arrays."""
 
 
 def load_track(path: Path) -> Track:
     """Reads a track file.
 
     Raises:
-        TrackError: if the file is missing, not a track file, of another schema, or not a valid track.
+        TrackError: if the file is missing, not a track file, larger than any track, of another schema, or not a valid
+            track.
     """
     try:
         with np.load(check_readable(path), allow_pickle=False) as stored:
+            if sum(member.file_size for member in stored.zip.infolist()) > MAX_UNPACKED_BYTES:
+                raise ValueError("larger than any track")
             fields = {name: stored[name] for name in stored.files}
     except OSError as error:
         raise TrackError(f"{path} is not a readable track file: {error.strerror or error}") from error
@@ -136,6 +153,11 @@ def load_track(path: Path) -> Track:
         message = f"{path} is not a readable track file: another kind of file, or damaged"
         hint = "Tracks are the .npz files of data/races/tracks, made of recordings; `rulka track list` shows others."
         raise TrackError(message, hint=hint) from error
+    for name, values in fields.items():
+        kind, num_axes = _ARRAYS.get(name, (values.dtype, values.ndim))
+        if not np.can_cast(values.dtype, kind) or values.ndim != num_axes:
+            shape = f"{values.dtype} of shape {values.shape}"
+            raise TrackError(f"{path} is not a readable track file: its {name} is {shape}; make the track again")
     schema = int(fields.pop("schema", -1))
     if schema != SCHEMA_VERSION:
         raise TrackError(f"{path} has track schema {schema}, this version reads {SCHEMA_VERSION}; make the track again")
@@ -154,6 +176,8 @@ def _problems(track: Track) -> Iterator[str]:
     for name in ("width_m", "bank_rad", "material", "edge"):
         if getattr(track, name).shape != (track.num_zones,):
             yield f"{name} needs one value for each of {track.num_zones} zones"
+    if max(map(len, (track.uid, track.name, track.source))) > MAX_TEXT:
+        yield f"uid, name and source have at most {MAX_TEXT:,} characters"
     yield from _problems_of_numbers(track)
     yield from _problems_of_gates(track)
     problem = None if track.is_driven else problem_in_space(track.centre_m, track.width_m, track.bank_rad)
@@ -162,9 +186,13 @@ def _problems(track: Track) -> Iterator[str]:
 
 
 def _problems_of_numbers(track: Track) -> Iterator[str]:
-    for name in ("centre_m", "width_m", "bank_rad", "gate_m"):
-        if not np.isfinite(getattr(track, name)).all():
-            yield f"{name} holds a value that is not finite"
+    limits = {"centre_m": MAX_COORDINATE_M, "width_m": MAX_WIDTH_M, "bank_rad": np.pi, "gate_m": MAX_LENGTH_M}
+    for name, limit in limits.items():
+        if not (np.abs(getattr(track, name)) <= limit).all():  # also True for NaN
+            yield f"{name} holds a value that is not finite, or beyond {limit:,.6g}"
+    longest_m = MAX_LENGTH_M if track.is_driven else MAX_DRAWN_LENGTH_M
+    if track.length_m > longest_m:
+        yield f"it is {track.length_m:,.0f} m long, {longest_m:,.0f} m is the most"
     steps = np.linalg.norm(np.diff(track.centre_m, axis=0), axis=1)
     if (steps < MIN_STEP_M).any():
         yield f"zones {steps.argmin()} and {steps.argmin() + 1} are in one place"

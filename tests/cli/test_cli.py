@@ -33,6 +33,12 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         assert words_of_list(capsys.readouterr().out) == verbs
 
 
+def test_help_names_every_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("preset --help") == 0
+    said = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+    assert ", ".join(sorted(path.stem for path in (ROOT / "presets").glob("*.yaml"))) in said
+
+
 def words_of_list(shown: str) -> set[str]:
     """Returns the commands that help lists."""
     return set(re.findall("• ([a-z-]+) ", shown))

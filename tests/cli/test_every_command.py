@@ -113,9 +113,9 @@ ROWS = (
     ),
     Row("agents promote latest", lambda text, _: "compared with nobody" in text),
     Row("agents promote latest --json", lambda text, _: json.loads(text)["over"] is None),
-    Row("night --tracks main --races 10", lambda text, _: "the first night" in text),
+    Row("night --tracks main --races 17", lambda text, _: "the first night" in text),
     Row(
-        "night --date 2026-11-23 --tracks main --races 10 --json",
+        "night --date 2026-11-23 --tracks main --races 17 --json",
         lambda text, _: [row["seed"] for row in json.loads(text)["rows"]] == [25_180_000] * 4,
     ),
     Row("agents export {place}/hub", lambda _, path: (path / "config.json").is_file(), "{place}/hub"),

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from rulka.report.road import SURFACES
-from rulka.report.theme import STYLE
+from rulka.report.theme import STYLE, to_png
 from rulka.report.track_plot import track_plot, track_sheet
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.generate import generate_track
@@ -31,6 +33,20 @@ def test_a_plot_names_the_track_its_gates_and_what_its_road_is_made_of() -> None
         assert profile.get_xlim() == bank.get_xlim() == (0.0, 1700.0)
         plt.close(figure)
     assert len(SURFACES) == 5
+
+
+def test_names_in_figures_are_no_maths() -> None:
+    """`$` begins a formula elsewhere; this one cannot be parsed."""
+    track = replace(generate_track(5, 150.0, 16.0, 0.06, 60.0), name=r"A$\q$ b$c$d")
+    figures = []
+
+    def draw() -> Figure:
+        figures.append(track_plot(track))
+        return figures[-1]
+
+    assert to_png(draw)
+    assert figures[0].get_suptitle().startswith(r"A$\q$ b$c$d: 150 m")
+    assert not figures[0]._suptitle.get_parse_math()
 
 
 def test_higher_roads_are_drawn_over_lower_ones() -> None:

@@ -94,8 +94,15 @@ def test_a_flipped_bit_is_noticed(folder: Path, name: str, where: float) -> None
 
 
 @pytest.mark.parametrize("name", [WEIGHTS_FILE, META_FILE])
-def test_a_missing_file_is_named_with_what_to_run(folder: Path, name: str) -> None:
+def test_a_missing_file_is_named_with_what_to_run(
+    folder: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / name).unlink()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArtifactError) as caught:
+        load_artifact(folder, "encoder")
+    assert caught.value.hint == "`dvc repro pretrain` makes it.", "a fresh clone has nothing to bring back"
+    Path("dvc.lock").touch()
     with pytest.raises(ArtifactError, match=name) as caught:
         load_artifact(folder, "encoder")
     assert "`dvc checkout --force pretrain` brings back" in caught.value.hint

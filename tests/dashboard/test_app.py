@@ -58,7 +58,8 @@ def test_no_other_file_and_no_other_host(client: TestClient, project: Path) -> N
     assert client.get("/", headers={"host": "evil.example"}).status_code == 400
     assert client.get("/", headers={"host": "localhost:8480"}).status_code == 200
     assert moment("2026-11-23T22:24:51") == "2026-11-23 22:24"
-    assert moment("yesterday") == "yesterday"
+    for beyond in ("yesterday", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-23:59", 1e100):
+        assert moment(beyond) == str(beyond)
 
 
 def test_curves_of_all_trainings(client: TestClient, run: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +81,12 @@ def test_curves_of_all_trainings(client: TestClient, run: Path, project: Path, m
         "data/agents/iqn-2": [2.0],
     }
     assert client.get("/curves.json?metric=nothing&axis=minutes").json() == []
+    with (other / "training.jsonl").open("a") as file:
+        file.write('{"env_steps": 1e308, "minutes": 1e308, "loss": 1e308}\n')
+        file.write('{"env_steps": 20, "minutes": 3, "loss": 1e99}\n')
+    for axis in ("env_steps", "minutes"):  # a number that overflows when it is rounded, and one that does not
+        curves = client.get(f"/curves.json?metric=loss&axis={axis}").json()
+        assert {curve["key"]: curve["y"] for curve in curves}["data/agents/iqn-2"] == [5.0, 1e99]
     refused = client.get("/curves.json?metric=loss&axis=years")
     assert (refused.status_code, "env_steps" in refused.json()["text"]) == (400, True)
     page = client.get("/runs").text

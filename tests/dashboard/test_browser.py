@@ -62,7 +62,8 @@ def site(run: Path, track: Track) -> Iterator[str]:
     """Address of the pages of a project with a training at work and two demonstrations."""
     del run
     RACES.mkdir(parents=True)
-    write_races(RACES, RaceDataset((lap_of(track, "a-0001", 30.0), lap_of(track, "a-0002", 25.0)), track, ()))
+    named = lap_of(track, "a-0001", 30.0, source="recording", player="<b>&lt;$$")
+    write_races(RACES, RaceDataset((named, lap_of(track, "a-0002", 25.0)), track, ()))
     with open_port(0) as door:
         server = make_server()
         thread = threading.Thread(target=server.run, args=([door],), daemon=True)
@@ -97,6 +98,9 @@ def test_pages_load_offline_without_an_error_and_fit(browser: Chrome, site: str,
         loaded = browser.execute_script("return performance.getEntriesByType('resource').map(entry => entry.name)")
         assert not [name for name in loaded if not name.startswith((site, "data:", "blob:"))]
         assert browser.find_element(By.CSS_SELECTOR, "nav [aria-current]").text == PAGES[path]
+        brand, tab = (browser.find_element(By.CSS_SELECTOR, f"header {each}").rect for each in (".brand", "nav a"))
+        is_above = brand["y"] + brand["height"] <= tab["y"]
+        assert is_above or abs(brand["y"] + brand["height"] / 2 - tab["y"] - tab["height"] / 2) < 3, "on one line"
         assert errors(browser) == [], path
 
 
@@ -127,6 +131,9 @@ def test_the_replay_moves_and_obeys_keys(browser: Chrome, site: str) -> None:
     slider.send_keys(Keys.END)
     assert clock() == pytest.approx(12.05, abs=0.06)  # 300 m at 25 m/s, and the sample behind
     times = [row.text for row in browser.find_elements(By.CSS_SELECTOR, "#laps tr")]
+    names = "return document.getElementById('gaps').data?.map(trace => trace.name)"
+    wait_for(lambda: browser.execute_script(names), "the chart of gaps")
+    assert browser.execute_script(names)[0] == "&lt;b>&amp;lt;$", "plotly reads tags and entities"
     assert ["10.00" in times[0], "12.00" in times[1]] == [True, True]
 
 

@@ -62,20 +62,22 @@ def test_cars_and_road_lie_on_one_page(track: Track) -> None:
 
 def test_damage_is_left_out_and_counted(tmp_path: Path, run: Path) -> None:
     wrong = ["", "{", '{"cars": [[[1, 2]]], "written_s": 1}', '{"cars": 1}', "[]", '{"cars": [["a"]]}', "[" * 100_000]
-    wrong += [f'{{"cars": [[1, 2, 3, {number}]], "written_s": 1}}' for number in ("NaN", "1e999", "9" * 400, "null")]
+    numbers = ("NaN", "1e999", "1e308", "9" * 400, "null")
+    wrong += [f'{{"cars": [[1, 2, 3, {number}]], "written_s": 1}}' for number in numbers]
     for text in wrong:
         (tmp_path / LIVE_FILE).write_text(text)
         assert len(read_live(tmp_path).cars) == 0
     (run / METRICS_FILE).write_bytes(
         b'{"env_steps": 1, "loss": 3}\n\xff\xfe\n[]\n{"loss": 2}\n{"env_steps": 2, "loss": 4}\n'
         b'{"env_steps": 3, "loss": NaN}\n{"env_steps": 1e999}\n{"env_steps": 3, "minutes": "x"}\n'
+        b'{"env_steps": 3, "loss": 1e308}\n{"env_steps": 3, "minutes": -1e308}\n{"env_steps": 1e308, "loss": 5}\n'
         + b"[" * 100_000
         + b"\n"
         + b'{"env_steps": 3, "loss": %s}\n' % (b"9" * 400)
     )
     shown = snapshot(run)
     assert shown["curves"]["loss"] == [[1, 3], [2, 4]]
-    assert shown["num_damaged"] == 8
+    assert shown["num_damaged"] == 11
 
 
 def test_cars_are_written_at_most_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,9 @@ def test_films_of_records_and_a_damaged_history(client: TestClient, project: Pat
     assert "history.csv, line 4, is damaged" in said
     assert "dvc checkout data/nights.dvc" in said
     assert client.get("/nights.json").status_code == 404
+    (NIGHTS / "history.csv").unlink()
+    append_history([replace(ROW, pace_mps=1e308)])
+    assert "history.csv, line 2, is damaged: pace_mps" in client.get("/nights").text
     for content in (b"\xff", b"a\x00b", b"night\n"):
         (NIGHTS / "history.csv").write_bytes(content)
         assert client.get("/nights.json").status_code == 404

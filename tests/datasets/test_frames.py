@@ -143,7 +143,7 @@ def test_damage_is_named_before_anything_is_read(write_frames: Write) -> None:
     file.write_bytes(whole[:6] + b"\xff" + whole[7:])  # in its header
     with pytest.raises(UserError, match=re.escape("along_m.npy is damaged or was changed")) as caught:
         FrameDataset(folder, "train")
-    assert "dvc checkout --force capture" in caught.value.hint
+    assert "dvc repro capture" in caught.value.hint
     assert len(FrameDataset(folder, "validation")) > 0, "the other split is as it was"
 
 

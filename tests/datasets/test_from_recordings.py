@@ -105,8 +105,8 @@ def test_what_makes_no_race_is_refused() -> None:
         race_of_ghost(ghost, "a.Gbx", "map")
     with pytest.raises(UnfinishedError):
         race_of_ghost(make_ghost(race_time_ms=None), "a.Gbx", "map-a")
-    ghost.respawns = 2
-    with pytest.raises(RespawnError, match="respawned 2 times"):
+    ghost.respawns = 1
+    with pytest.raises(RespawnError, match=r"respawned 1 time\n"):
         race_of_ghost(ghost, "a.Gbx", "map-a")
 
 
@@ -301,6 +301,16 @@ def test_a_map_without_a_track_gives_way_to_the_next(read: Callable[..., RaceDat
         read(content, "map-a", with_respawns=True)
 
 
+def test_unusable_recordings_are_named_and_below_each_what_to_do(read: Callable[..., RaceDataset]) -> None:
+    with pytest.raises(NoUsableRecordingError) as caught:
+        read({"w.Gbx": make_recording(make_ghost(race_time_ms=None))})
+    assert str(caught.value) == (
+        "none of the recordings can be used:\n"
+        "  w.Gbx: UnfinishedError: the race was not finished\n"
+        "    Use a recording of a finished race."
+    )
+
+
 def test_the_race_whose_track_runs_into_itself_is_found(
     read: Callable[..., RaceDataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,6 +392,7 @@ def test_a_name_that_is_no_utf8_is_escaped_and_used(read: Callable[..., RaceData
 def test_plain_text() -> None:
     assert plain_text("A\0B\x1b[1mC\n") == "AB[1mC"
     names = {"$f00A$o$iB": "AB", "TM$ec0S $fff- $$5": "TMS - $5", "$h[bigbang1112]$ffffile": "file", "plain": "plain"}
+    names |= {"A$$B$$C": "A$B$C", "$$f00": "$f00", "$$$f00red": "$red", "$$$$": "$$"}
     assert {name: plain_text(name) for name in names} == names
 
 

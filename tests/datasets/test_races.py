@@ -148,7 +148,7 @@ def test_a_flipped_byte_is_named(folder: Path) -> None:
         (folder / name).write_bytes(content)
         with pytest.raises(UserError, match=f"{name} is damaged or was changed") as caught:
             load_races(folder)
-        assert "dvc checkout --force races" in caught.value.hint
+        assert "dvc repro races" in caught.value.hint
         (folder / name).write_bytes(whole)
 
 

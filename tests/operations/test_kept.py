@@ -45,6 +45,14 @@ def test_an_agent_is_found_by_each_of_its_names() -> None:
     with pytest.raises(UnknownAgentError) as caught:
         find_agent("zzz")
     assert str(caught.value) == "there is no agent 'zzz', nor such a folder"
+    shutil.rmtree("data/agents")
+    with pytest.raises(UnknownAgentError) as caught:
+        find_agent("zzz")
+    assert caught.value.hint.startswith(f"There are latest, {name}; a folder"), "nobody is promoted"
+    shutil.rmtree(AGENT)
+    with pytest.raises(UnknownAgentError) as caught:
+        find_agent("zzz")
+    assert caught.value.hint.startswith("There is none yet, `dvc repro` trains one; a folder")
 
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "meta.json"])

@@ -19,7 +19,7 @@ from rulka.operations import nights as module
 from rulka.operations.history import ALL_TRACKS, COLUMNS, NightRow, read_history
 from rulka.operations.kept import Promotion, keep_promoted, name_of, promoted_name
 from rulka.operations.nights import (
-    FEWEST_RACES,
+    FEWEST_PAIRS,
     SEEDS_A_NIGHT,
     Night,
     Verdict,
@@ -28,6 +28,7 @@ from rulka.operations.nights import (
     rows_of,
     seed_of,
 )
+from rulka.operations.pairs import provable_lead
 from rulka.operations.tracks import tracks_to_race_on
 from rulka.params import Params
 from tests.cli.conftest import call
@@ -37,7 +38,7 @@ MONDAY, TUESDAY = date(2026, 11, 23), date(2026, 11, 24)
 HISTORY = Path("data/nights/history.csv")
 
 
-def raced(night: date, params: Params, num_races: int = FEWEST_RACES) -> Night:
+def raced(night: date, params: Params, num_races: int = FEWEST_PAIRS) -> Night:
     return race_night(night, params, ("main",), num_races=num_races, stream=io.StringIO())
 
 
@@ -193,6 +194,9 @@ def test_a_latest_agent_that_wins_is_promoted_and_one_that_does_not_is_not(param
     keep_promoted(slow, Promotion(name_of(slow), "2026-11-01T00:00:00+00:00", None, None))
     with pytest.raises(UserError, match="9 races of each agent on each track are too few for a night: it takes 10"):
         raced(MONDAY, params, num_races=9)
+    with pytest.raises(UserError, match=r"16 pairs .* prove no lead below 26 % of the track, it takes 17 pairs"):
+        raced(MONDAY, params, num_races=16)
+    assert provable_lead(FEWEST_PAIRS) < 0.25 < provable_lead(FEWEST_PAIRS - 1)
     assert not HISTORY.exists()
     won = raced(TUESDAY, params)
     assert promoted_name() == name_of(quick)
@@ -206,7 +210,7 @@ def test_a_latest_agent_that_got_worse_is_marked(params: Params) -> None:
     night = raced(TUESDAY, params)
     assert [row.role for row in night.worse] == ["latest"]
     assert night.to_json()["worse"] == ["latest"]
-    assert f"WORSE: latest {name_of(Path('slow'))}: 0 of 10 races finished" in night.describe()
+    assert f"WORSE: latest {name_of(Path('slow'))}: 0 of 17 races finished" in night.describe()
     assert promoted_name() != name_of(Path("slow"))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rulka.evaluation.results import RaceResult
+from rulka.evaluation.statistics import bounded_interval
 from rulka.machine.errors import UserError
 from rulka.operations.kept import name_of, promotions
 from rulka.operations.pairs import (
@@ -19,6 +20,7 @@ from rulka.operations.pairs import (
     format_comparison,
     lead,
     load_racer,
+    provable_lead,
     race_pairs,
     verdict,
 )
@@ -68,6 +70,15 @@ def test_lead_by_hand() -> None:
     assert lead(driven(20.0), longer) == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize(("num_pairs", "least"), [(5, 1.0913), (6, 0.8493), (10, 0.4462), (17, 0.2423), (300, 0.0124)])
+def test_the_smallest_lead_that_pairs_can_prove(num_pairs: int, least: float) -> None:
+    """By hand: 40^(1 / N) - 1. The interval of equal leads agrees, to what its draws of weights leave open."""
+    assert provable_lead(num_pairs) == pytest.approx(least, abs=1e-4)
+    if least < 0.9:
+        assert bounded_interval(np.full(num_pairs, 1.07 * least), -1.0, 1.0).low > 0.0
+    assert bounded_interval(np.full(num_pairs, min(1.0, 0.93 * least)), -1.0, 1.0).low < 0.0
+
+
 def test_what_wins_and_what_does_not() -> None:
     sure = ([driven(20.0)] * 10, [driven(15.0)] * 10)
     found = comparison(sure, sure)
@@ -86,6 +97,9 @@ def test_what_wins_and_what_does_not() -> None:
     found = comparison(([driven(20.0)] * 9, [driven(15.0)] * 9))
     assert found.winner is None, "one of nine may be lost, and nobody has seen it"
     assert verdict(found.to_json()).startswith("Nobody wins: this may be chance. 9 pairs")
+    assert verdict(found.to_json()).endswith("So many pairs prove no lead below 51 %; more do: `--races`.")
+    few = comparison(([driven(20.0)] * 5, [driven(15.0, until_m=9.0)] * 5))
+    assert verdict(few.to_json()).endswith("So many pairs prove nothing; more do: `--races`.")
     found = comparison(*[([driven(20.0)], [driven(15.0)])] * 20)
     assert found.winner is found.first
     assert comparison(([driven(20.0)] * 5, [driven(15.0, until_m=9.0)] * 5)).winner is None

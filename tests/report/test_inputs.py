@@ -22,6 +22,8 @@ def test_training_log(tmp_path: Path) -> None:
         {"env_steps": 10, "record_s": None, "phase": "warm-up"},
         {"env_steps": 20, "record_s": 31.5},
         {"env_steps": 30, "record_s": 30.0, "finish_rate": 0.25},
+        {"env_steps": 40, "record_s": -1e308},
+        {"env_steps": 1e308, "record_s": 29.0},
     ]
     path = tmp_path / "training.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)) + "\n\n")

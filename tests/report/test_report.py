@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rulka.datasets.formats.races import Race
+import pandas as pd
+
+from rulka.datasets.formats.races import QuarantinedFile, Race
 from rulka.evaluation.metrics import entries_by_track, metrics_of
 from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.results import Contestant, Evaluation, RaceResult
 from rulka.params import read_params
 from rulka.report.figures import Plot, draw_figures, encoder_figures
+from rulka.report.learning_plots import TrainingLog
 from rulka.report.page import MAX_VIDEO_BYTES, Origins, Report, headline, render_report
 from rulka.tracks.track import Track
 from tests.report.test_inputs import race_of
@@ -43,6 +46,7 @@ def make_report(
         metrics={"tracks": entries_by_track([evaluation], [])} | metrics_of(evaluation, "ppo"),
         races=EvaluationRaces.of(evaluation.track, params),
         demonstrations=demonstrations,
+        unused=[],
         origins=NOTHING,
         parameters={"seed": "1 <2>"},
         plots=plots or [Plot("Lines <1>", "How to read it", "Two <lines>", b"light")],
@@ -105,10 +109,31 @@ def test_page_and_figures_when_nobody_finishes(track: Track, make_race: MakeRace
     races = [make_race(10, stop_m=40), make_race(10, stop_m=20)]
     for demonstrations in (races, []):
         evaluation = Evaluation(track, [Contestant("agent", "Agent", races)], demonstrations)
-        figures = draw_figures(evaluation, {})
+        figures = draw_figures(evaluation, {}, 6.0)
         assert set(figures) == {"driven_lines"}  # no times, and nothing to split against
         assert figures["driven_lines"].png.startswith(b"\x89PNG")
         assert "The agent finished none of 2 races;" in render_report(make_report(evaluation))
+
+
+def test_page_says_where_training_changed_nothing(track: Track, make_race: MakeRace) -> None:
+    """Equal to the millisecond, race by race; one race that differs is a change."""
+    races = [make_race(20, 100), make_race(25, 101, 60)]
+    for agent, is_said in ((races, True), ([races[0], make_race(25, 101, 61)], False)):
+        contestants = [Contestant("agent", "Agent (PPO)", agent), Contestant("cloned", "Cloned policy", races)]
+        page = render_report(make_report(Evaluation(track, contestants, [])))
+        assert ("Agent (PPO) and the cloned policy drove the same races, to the millisecond" in page) == is_said
+
+
+def test_code_in_a_caption_is_code(track: Track, make_race: MakeRace) -> None:
+    log = TrainingLog("PPO", pd.DataFrame({"env_steps": [1, 2], "finish_rate": [0.0, 1.0]}))
+    figures = draw_figures(make_evaluation(track, make_race), {"agent": log}, 6.0)
+    assert "up to 6 m away from it: lines may leave the grey" in figures["driven_lines"].caption
+    plots = [*figures.values(), Plot("a", "`<b>`", "", b"")]
+    page = render_report(make_report(make_evaluation(track, make_race), plots=plots))
+    captions = "".join(re.findall(r"<figcaption>.*?</figcaption>", page, re.DOTALL))
+    assert "<code>rulka dashboard</code> draws" in captions
+    assert "<code>&lt;b&gt;</code>" in captions
+    assert "`" not in captions
 
 
 def used(track: Track, make_race: MakeRace, origins: Origins, demonstrations: Sequence[Race] = ()) -> dict[str, str]:
@@ -140,10 +165,31 @@ def test_facts_name_what_was_used_and_leave_out_what_is_unknown(track: Track, ma
     agent = {"provenance": made | {"commit": "c" * 40, "is_dirty": True}, "config": {"algorithm": "iqn"}}
     other = agent | {"config": {"algorithm": "ppo"}}
     encoder = {"provenance": {"parameters": {"pretrain": {"objective": {"kind": "simclr"}, "epochs": 1}}}}
-    known = used(track, make_race, Origins(encoder, {}, {}, agent, (other,)))
+    dagger = {"rounds": 7, "num_races": 20, "adviser": "recording"}
+    cloned = {"provenance": {"parameters": {"clone": {"epochs": 8, "dagger": dagger}}, "recoveries": 90}}
+    known = used(track, make_race, Origins(encoder, cloned, {}, agent, (other,)))
     assert known["Training"].startswith("IQN, one process with 32 cars: 123,456 env steps")
     assert known["Also trained"].startswith("PPO, one process")
-    assert known["Pretraining"] == "Level 0: simclr on frames, 1 epoch."
+    assert known["Pretraining"] == (
+        "Level 0: simclr on frames, 1 epoch. Level 1: behaviour cloning, frames and floats to actions, 8 epochs, also "
+        "of 90 drives in the simulator that recover from disturbances; DAgger, 7 rounds of 20 races of the policy, "
+        "labelled by a follower of the fastest recording."
+    )
+    cloned["provenance"] = {"parameters": {"clone": {"epochs": 8, "dagger": None}}}
+    plain = used(track, make_race, Origins({}, cloned, {}, {}, ()))["Pretraining"]
+    assert plain == "Level 1: behaviour cloning, frames and floats to actions, 8 epochs."
+    for steps, kept in (
+        (0, "the initial weights, since none of training did better"),
+        (512, "the weights after 512 env"),
+    ):
+        training["weights_of_env_steps"] = steps
+        selected = used(track, make_race, Origins({}, {}, {}, agent, ()))["Weight selection"]
+        assert f"Kept: {kept}" in selected
+    report = make_report(make_evaluation(track, make_race))
+    unused = [QuarantinedFile(f"{k} <b>.Gbx", "RespawnError: the player respawned 1 time", "") for k in range(12)]
+    page = render_report(replace(report, unused=unused))
+    assert "12 recordings: 0 &lt;b&gt;.Gbx, RespawnError: the player respawned 1 time; 1 &lt;" in page
+    assert "9 &lt;b&gt;.Gbx, RespawnError: the player respawned 1 time and more.</dd>" in page
     assert "The best 4 and the initial weights" in known["Weight selection"]
     for text in ("25% of the training races start anywhere", "50% of every batch", "first 1,000 decisions"):
         assert text in known["Initialisation and aids"]

@@ -126,11 +126,19 @@ def test_the_epoch_is_chosen_as_it_will_drive_by_races_that_report_nothing(
 
 @pytest.mark.parametrize(("maps", "num_frames"), [("main", 12 + 13), ("all", 12 + 13 + 14 + 15)])
 def test_the_main_track_is_imitated_or_all_maps(
-    write_frames: Write, encoder_dir: Path, tmp_path: Path, maps: str, num_frames: int
+    write_frames: Write,
+    encoder_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    maps: str,
+    num_frames: int,
 ) -> None:
+    monkeypatch.setattr(FrameRace, "is_recovery", property(lambda race: race.num_frames != 12))
     frames_dir, _ = write_frames(num_races=4, num_frames=12, num_elsewhere=2, validation_fraction=0.0)
     metrics = run(frames_dir, encoder_dir, tmp_path / "policy", epochs=1, maps=maps)
     assert metrics["num_train_frames"] == num_frames
+    recoveries = load_artifact(tmp_path / "policy", "policy").provenance["recoveries"]
+    assert recoveries == (1 if maps == "main" else 3), "only those that are imitated"
     assert sum(map(sum, metrics["confusion"])) == num_frames
     assert (metrics["measured_on"], metrics["validation_accuracy"]) == ("train", None), "there is no other split"
 

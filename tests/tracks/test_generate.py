@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import re
+import tracemalloc
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,7 @@ import pytest
 from rulka.tracks.difficulty import ASPHALT, DIRT, GRASS, TURBO
 from rulka.tracks.generate import generate_track
 from rulka.tracks.progress import progress_along, zone_frames
-from rulka.tracks.track import DROP, VERGE, WALL, Track, TrackError, load_track
+from rulka.tracks.track import DROP, SCHEMA_VERSION, VERGE, WALL, Track, TrackError, load_track
 
 SHAPE: dict[str, Any] = {"length_m": 600.0, "width_m": 16.0, "max_slope": 0.12, "gate_spacing_m": 120.0}
 MEDIUM_MM = {
@@ -80,12 +84,75 @@ def test_impossible_tracks_are_refused() -> None:
         ("width_m", np.full(3, 9.0), "one value for each"),
         ("gate_m", np.array([300.0]), "not at the finish"),
         ("gate_m", np.array([300.0, 200.0, 600.0]), "one after another"),
+        ("centre_m", good.centre_m * 1e300, "centre_m holds a value that is not finite, or beyond 100,000"),
+        ("width_m", np.full(1201, 1001.0), "width_m holds a value"),
+        ("bank_rad", np.full(1201, -4.0), "bank_rad holds a value"),
+        ("name", "a" * 1001, r"track 'a{79}: uid, name and source have at most 1,000 characters"),
         ("medals_ms", (35770, 0, 3, 10), "four times in ms, author to bronze"),
         ("medals_ms", (1, 2, 3), "four times in ms, author to bronze"),
         ("medals_ms", (1.0, 2.0, 3.0, 4.0), "four times in ms, author to bronze"),
     ):
         with pytest.raises(TrackError, match=says):
             Track(**{**fields, field: value})
+
+
+@pytest.fixture(scope="module")
+def stored() -> dict[str, np.ndarray]:
+    """The arrays of a track file."""
+    with io.BytesIO() as file:
+        np.savez(file, allow_pickle=False, schema=np.int64(SCHEMA_VERSION), **vars(generate_track(2, **SHAPE)))
+        file.seek(0)
+        with np.load(file) as arrays:
+            return dict(arrays)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("schema", np.array("two"), "its schema is <U3 of shape (); make the track again"),
+        ("schema", np.array([2, 2]), "its schema is int64 of shape (2,)"),
+        ("schema", np.float64(2.5), "its schema is float64"),
+        ("schema", np.int64(99), "has track schema 99"),
+        ("centre_m", np.full((1201, 3), "x"), "its centre_m is <U1 of shape (1201, 3)"),
+        ("centre_m", np.zeros((1201, 3), complex), "its centre_m is complex128"),
+        ("material", np.full(1201, 300), "its material is int64"),
+        ("gate_m", np.full((2, 2), 600.0), "its gate_m is float64 of shape (2, 2)"),
+        ("gate_m", np.float64(600.0), "its gate_m is float64 of shape ()"),
+        ("medals_ms", np.array(["a", "b", "c", "d"]), "four times in ms"),
+    ],
+)
+def test_arrays_of_another_type_are_named(
+    tmp_path: Path, stored: dict[str, np.ndarray], field: str, value: np.ndarray, says: str
+) -> None:
+    np.savez(tmp_path / "track.npz", allow_pickle=False, **(stored | {field: value}))
+    with pytest.raises(TrackError, match=re.escape(says)):
+        load_track(tmp_path / "track.npz")
+
+
+def test_what_is_larger_than_any_track_is_refused_before_it_is_unpacked(
+    tmp_path: Path, stored: dict[str, np.ndarray]
+) -> None:
+    path = tmp_path / "track.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file, file.open("centre_m.npy", "w") as member:
+        for _ in range(40):
+            member.write(bytes(2**20))
+    tracemalloc.start()
+    with pytest.raises(TrackError, match="not a readable track file"):
+        load_track(path)
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+    with zipfile.ZipFile(path, "w") as file, file.open("centre_m.npy", "w") as member:
+        np.lib.format.write_array_header_1_0(member, {"descr": "<f8", "fortran_order": False, "shape": (10**13, 3)})
+    with pytest.raises(TrackError, match="not a readable track file"):  # 240 TB are claimed
+        load_track(path)
+    np.save(tmp_path / "track.npy", stored["centre_m"])
+    with pytest.raises(TrackError, match="another kind of file"):
+        load_track(tmp_path / "track.npy")
+    long = {name: values.repeat(100, axis=0) for name, values in stored.items() if values.ndim and name != "gate_m"}
+    long["centre_m"] = np.arange(120_100)[:, None] * (0.5, 0.0, 0.0)
+    np.savez(path, allow_pickle=False, **(stored | long | {"gate_m": np.array([60_049.5])}))
+    with pytest.raises(TrackError, match="it is 60,050 m long, 20,000 m is the most"):
+        load_track(path)
 
 
 def test_a_changed_byte_of_a_track_file_is_named_or_means_nothing(tmp_path: Path) -> None:

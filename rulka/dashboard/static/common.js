@@ -9,7 +9,8 @@ export async function ask(address, place) {
   if (answer.ok) return answer.json();
   const problem = await answer.json();
   const box = document.createElement("div"), text = document.createElement("p"), hint = document.createElement("p");
-  box.className = "problem"; hint.className = "hint"; text.textContent = problem.text; hint.textContent = problem.hint;
+  box.className = "problem"; hint.className = "hint"; text.textContent = problem.text;
+  hint.append(...problem.hint.split("`").map((part, k) => k % 2 ? Object.assign(document.createElement("code"), { textContent: part }) : part));
   box.append(text, hint); place.replaceChildren(box);
   return null;
 }
@@ -21,6 +22,9 @@ export async function repeat(seconds, then) {
     if (!document.hidden) await then();
   }
 }
+
+/** Text for plotly, which reads tags and entities in it. */
+export const literal = text => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 
 export const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 

@@ -1,5 +1,5 @@
 // Laps on one track, moved by the clock of the page: from above as SVG, in three dimensions by plotly.
-import { CONFIG, ask, charts, colour, dash, hue, layout, onScheme } from "./common.js";
+import { CONFIG, ask, charts, colour, dash, hue, layout, literal, onScheme } from "./common.js";
 import { TrackMap, show } from "./draw.js";
 
 const by = id => document.getElementById(id);
@@ -86,12 +86,12 @@ async function drawScene() {
     line([...left, null, ...right], { line: { color: colour("--edge"), width: 2 } }),
     line(gates.flatMap(gate => [...gate, null]), { line: { color: colour("--soft"), width: 5 } }),
     ...shown().map(lap => { const p = lap.path;
-      return { type: "scatter3d", mode: "lines", x: p.x, y: p.y.map(y => -y), z: p.z.map(z => z + 0.4), name: lap.label, line: { color: hue(lap.hue), width: 3 }, opacity: 0.6, hoverinfo: "name" }; }),
+      return { type: "scatter3d", mode: "lines", x: p.x, y: p.y.map(y => -y), z: p.z.map(z => z + 0.4), name: literal(lap.label), line: { color: hue(lap.hue), width: 3 }, opacity: 0.6, hoverinfo: "name" }; }),
   ];
   const cars = places();
   carsAt = traces.length;
   traces.push({ type: "scatter3d", mode: "markers", x: cars.map(c => c[0]), y: cars.map(c => -c[1]), z: cars.map(c => c[2] + 0.6), marker: { size: 7, color: colours(), line: { color: colour("--ink"), width: 1 } },
-    text: shown().map(lap => lap.label), hoverinfo: "text" });
+    text: shown().map(lap => literal(lap.label)), hoverinfo: "text" });
   const hidden = { visible: false, showspikes: false };
   await Plotly.react(by("scene"), traces, { ...layout(), margin: { l: 0, r: 0, t: 0, b: 0 }, dragmode: "turntable",
     scene: { aspectmode: "manual", aspectratio: { x: ratio[0], y: ratio[1], z: ratio[2] }, xaxis: hidden, yaxis: hidden, zaxis: hidden, camera: { eye: { x: 0, y: -0.75, z: 0.85 }, center: { x: 0, y: 0, z: -0.05 } }, dragmode: "turntable" } }, { ...CONFIG, scrollZoom: false });
@@ -103,7 +103,7 @@ async function drawGaps() {
   const metres = fastest ? Array.from({ length: 121 }, (_, k) => k / 120 * data.track.length_m) : [];
   const traces = fastest ? shown().map(lap => (
     { x: metres, y: metres.map(m => { const [ours, best] = [whenAt(lap, m), whenAt(fastest, m)]; return ours === null || best === null ? null : ours - best; }),
-      name: lap.label, mode: "lines", line: { color: hue(lap.hue), width: 1.8, dash: dash(lap.hue) }, hovertemplate: "%{y:+.2f} s at %{x:.0f} m<extra>%{fullData.name}</extra>" })) : [];
+      name: literal(lap.label), mode: "lines", line: { color: hue(lap.hue), width: 1.8, dash: dash(lap.hue) }, hovertemplate: "%{y:+.2f} s at %{x:.0f} m<extra>%{fullData.name}</extra>" })) : [];
   await Plotly.react(by("gaps"), traces, layout({ xaxis: { title: { text: "metres along the track" } }, yaxis: { title: { text: "seconds behind" }, autorange: "reversed", zerolinecolor: colour("--edge") },
     annotations: fastest ? [] : [{ text: "no lap that is shown finished", showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5 }] }), CONFIG);
 }

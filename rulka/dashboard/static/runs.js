@@ -1,5 +1,5 @@
 // Learning curves of all trainings, one number a chart.
-import { CONFIG, ask, charts, dash, hue, layout, onScheme, repeat } from "./common.js";
+import { CONFIG, ask, charts, dash, hue, layout, literal, onScheme, repeat } from "./common.js";
 
 const axis = document.getElementById("axis"), rows = [...document.querySelectorAll("tr[data-key]")];
 const order = rows.map(row => row.dataset.key).toReversed();  // the oldest first, so that colours stay when one is added
@@ -16,7 +16,7 @@ async function draw(panel) {
   const Plotly = await charts(), name = panel.choice.value, { text, dataset } = panel.choice.selectedOptions[0];
   const traces = panel.curves.filter(curve => isShown(curve.key)).map(curve => {
     const k = order.indexOf(curve.key);
-    return { x: curve.x, y: curve.y, name: label[curve.key], mode: curve.x.length > 1 ? "lines" : "markers", line: { color: hue(k), width: 1.8, dash: dash(k) },
+    return { x: curve.x, y: curve.y, name: literal(label[curve.key]), mode: curve.x.length > 1 ? "lines" : "markers", line: { color: hue(k), width: 1.8, dash: dash(k) },
       hovertemplate: `%{y:.4~g}<br>%{x:.4~s} ${axis.selectedOptions[0].text}<extra>%{fullData.name}</extra>` };
   });
   const empty = traces.length ? [] : [{ text: "no training that is shown has this number", showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5 }];

@@ -39,10 +39,10 @@ from rulka.datasets.formats.checksums import checksums_of, read_sealed, refuse_d
 from rulka.datasets.formats.sharded import ShardedArray
 from rulka.datasets.formats.split import SPLITS, Split
 from rulka.machine.errors import UserError
+from rulka.stages.graph import remake
 
 SCHEMA_VERSION = 4
 INDEX_FILE = "index.json"
-HINT = "`dvc checkout --force capture` brings back what DVC has of it, `dvc repro capture` makes it anew."
 
 _DTYPES: dict[str, type] = {
     "image": np.uint8,
@@ -264,7 +264,7 @@ class FrameDataset:
         self.split, self.races = split, [race for race in self.index.races if race.split == split]
         shards = self.index.shards[split]
         files = (f"{shard}/{name}.npy" for shard in shards for name in _DTYPES)
-        refuse_damage(folder, self.index.checksums, files, hint=HINT)
+        refuse_damage(folder, self.index.checksums, files, hint=remake("capture"))
         paths = [folder / shard for shard in shards]
         arrays = {name: _open(paths, name) for name in _DTYPES}
         self.images, self.floats, self.action = arrays["image"], arrays["floats"], arrays["action"]
@@ -274,7 +274,7 @@ class FrameDataset:
         self.race_index, self.time_ms, self.along_m = arrays["race"], arrays["time_ms"], arrays["along_m"]
         if len(self) != sum(race.num_frames for race in self.races):
             message = f"{folder.as_posix()}: the shards of {split} hold {len(self)} frames, the index says otherwise"
-            raise UserError(message, hint=HINT)
+            raise UserError(message, hint=remake("capture"))
         self._back, self._places = np.arange(1 - frames, 1), places
         self._keys = action_table(1).keys()
         self._first = np.concatenate([np.zeros(0, np.int64), *(np.full(r.num_frames, r.start) for r in self.races)])
@@ -394,13 +394,13 @@ def write_index(folder: Path, index: FrameIndex) -> None:
     write_sealed(folder / INDEX_FILE, SCHEMA_VERSION, asdict(index))
 
 
-def read_index(folder: Path, *, hint: str = HINT) -> FrameIndex:
+def read_index(folder: Path, *, hint: str = "") -> FrameIndex:
     """Reads and checks `index.json`; `hint` is the remedy in error messages.
 
     Raises:
         UserError: if it is missing, unreadable, damaged, or of an older or newer version.
     """
-    return read_sealed(folder / INDEX_FILE, "frame", SCHEMA_VERSION, FrameIndex, hint=hint)
+    return read_sealed(folder / INDEX_FILE, "frame", SCHEMA_VERSION, FrameIndex, hint=hint or remake("capture"))
 
 
 def _check_values(race: CapturedRace, actions: ActionTable) -> None:
@@ -436,14 +436,14 @@ def check_contract(index: FrameIndex, observation: ObservationContract, actions:
         for name, value in values.items():
             if stored[part].get(name) != value:
                 message = f"the frames have {part}.{name} {stored[part].get(name)!r}, expected {value!r}"
-                raise UserError(message, hint=HINT)
+                raise UserError(message, hint=remake("capture"))
 
 
 def _open(shards: Sequence[Path], name: str) -> ShardedArray:
     try:
         return ShardedArray([np.load(shard / f"{name}.npy", mmap_mode="r", allow_pickle=False) for shard in shards])
     except (OSError, ValueError) as error:
-        raise UserError(f"a shard of the frames cannot be read: {error}", hint=HINT) from error
+        raise UserError(f"a shard of the frames cannot be read: {error}", hint=remake("capture")) from error
 
 
 def _statistics(folder: Path, shards: Mapping[str, list[str]], races: Sequence[FrameRace]) -> dict[str, Any]:

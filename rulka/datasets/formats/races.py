@@ -33,6 +33,7 @@ from rulka.contracts.actions import TICK_MS
 from rulka.contracts.observation import CAR, NUM_CAR_FIELDS
 from rulka.datasets.formats.checksums import checksums_of, read_sealed, refuse_damage, write_sealed
 from rulka.machine.errors import UserError
+from rulka.stages.graph import remake
 from rulka.tracks.track import Track, load_track
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 3
 META_FILE = "meta.json"
-HINT = "`dvc checkout --force races` brings back what DVC has of it, `dvc repro races` makes it anew."
 TABLES = ("races.parquet", "ticks.parquet", "states.parquet", "quarantine.parquet")
 
 Source = Literal["recording", "driver", "recovery"]
@@ -243,7 +243,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: if it is missing, unreadable, damaged or of another schema version.
     """
-    return read_sealed(folder / META_FILE, "race", SCHEMA_VERSION, _Meta, hint=HINT).model_dump()
+    return read_sealed(folder / META_FILE, "race", SCHEMA_VERSION, _Meta, hint=remake("races")).model_dump()
 
 
 def load_main_track(folder: Path) -> Track:
@@ -258,7 +258,7 @@ def load_main_track(folder: Path) -> Track:
 
 def _track(folder: Path, meta: Mapping[str, Any], uid: str) -> Track:
     path = track_path(folder, uid)
-    refuse_damage(folder, meta["checksums"], [path.relative_to(folder).as_posix()], hint=HINT)
+    refuse_damage(folder, meta["checksums"], [path.relative_to(folder).as_posix()], hint=remake("races"))
     return load_track(path)
 
 
@@ -341,7 +341,9 @@ def _quarantine(folder: Path, meta: Mapping[str, Any]) -> tuple[QuarantinedFile,
 def _race(row: dict[str, Any], ticks: _ByRace, states: _ByRace) -> Race:
     race_id, num_ticks = row["race_id"], row.pop("num_ticks")
     if race_id not in states or len(ticks.get(race_id, ((), ()))[1]) != num_ticks:
-        raise UserError(f"race {race_id} has no states, or not the {num_ticks} ticks it should have", hint=HINT)
+        raise UserError(
+            f"race {race_id} has no states, or not the {num_ticks} ticks it should have", hint=remake("races")
+        )
     row["checkpoint_times_ms"] = tuple(row["checkpoint_times_ms"])
     state_time_ms, state = states[race_id]
     return Race(**row, controls=ticks[race_id][1], state_time_ms=state_time_ms, state=state)
@@ -380,10 +382,10 @@ def _split_by_race(table: pa.Table, columns: Sequence[str]) -> _ByRace:
 
 def _table(folder: Path, meta: Mapping[str, Any], name: str, **chosen: Any) -> pa.Table:
     """Verifies and reads a table, or the chosen part of it."""
-    refuse_damage(folder, meta["checksums"], [name], hint=HINT)
+    refuse_damage(folder, meta["checksums"], [name], hint=remake("races"))
     path = folder / name
     try:
         # `read_table` imports pandas, which would delay the first page that shows races.
         return pq.read_table(path, **chosen) if chosen else pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:
-        raise UserError(f"{path.as_posix()} cannot be read: {error}", hint=HINT) from error
+        raise UserError(f"{path.as_posix()} cannot be read: {error}", hint=remake("races")) from error
