@@ -66,6 +66,22 @@ def test_resume_is_exact_and_needs_no_pickle(case):
     torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_initial_weights_reach_all_that_starts_as_their_copy(algorithm):
+    """The average that races, the initial policy of a penalty, and the networks that give targets."""
+    has_penalty = "initial_kl_weight" in ALGORITHMS[algorithm].model_fields
+    changes = {"racer_tau": 0.25} | ({"initial_kl_weight": constant(0.1)} if has_penalty else {})
+    learner, other = (make_learner(small_spec(algorithm, **changes), seed=seed) for seed in (0, 1))
+    given = other.network.state_dict()
+    learner.load_network(given)
+    network, racer = learner.network, learner.racer
+    copies = [racer, *(each for each in vars(learner).values() if isinstance(each, type(network)))]
+    expected = 3 if has_penalty or algorithm in ("dpo", "iqn", "pql") else 2
+    assert (racer is network, len(copies)) == (False, expected)
+    for each in copies:
+        torch.testing.assert_close(each.state_dict(), given, rtol=0, atol=0)
+
+
 TOKENS = {"kind": "token_sequence", "image": "all", "floats": {"kind": "raw", "tokens": 2}}
 UNIFIED = {
     "encoder": {"kind": "patches", "patch": 17, "width": 16, "depth": 0, "heads": 2},

@@ -191,6 +191,21 @@ def test_probabilities_and_weights_by_their_formulas(make_stream: MakeStream):
     assert drawn.importance.max() == 1.0
 
 
+def test_importance_over_two_rings_by_hand(make_stream: MakeStream):
+    """P^-beta, the unit that ranks compare: their sums differ, and so do weights, but not probabilities.
+
+    Beta 0.5. Two rows of the same weight have P = 1 / 2 each, whatever the weight: sqrt(2). Weights 1 and 15 have
+    P = 1 / 16 for the rarer row: 4.
+    """
+    _, priorities = filled_ring(make_stream)
+    for weights, largest in (((1.0, 1.0), 2.0**0.5), ((7.0, 7.0), 2.0**0.5), ((1.0, 15.0), 4.0)):
+        priorities.weights[:] = 0.0
+        priorities.weights[:2] = weights
+        drawn = priorities.draw(16, 0.5, seeded())
+        assert drawn.row.min() == 0
+        assert drawn.largest == pytest.approx(largest)
+
+
 def test_the_first_priority_is_gone_once_errors_are_measured(make_stream: MakeStream):
     """Errors around 0.01: what waits to be measured has the largest of them, not 1, which no error ever reaches."""
     ring, priorities = filled_ring(make_stream, alpha=1.0)

@@ -15,6 +15,7 @@ from rulka.datasets.formats.races import Race
 from rulka.datasets.recovery import RecoveryError, drive_again
 from rulka.recordings.car_rows import interpolate_rows
 from rulka.simulator.demonstrations import record_demonstrations
+from rulka.simulator.follower import Follower
 from rulka.simulator.race_settings import RaceSettings
 from rulka.tracks.progress import progress_along
 from tasks.races import race_of_driver
@@ -74,6 +75,18 @@ def test_labels_steer_back_also_while_something_else_is_held(race: Race) -> None
     steer, aside = np.concatenate(steers), np.concatenate(asides)
     assert steer[aside > 0.2].mean() > 0.03
     assert steer[aside < -0.2].mean() < -0.03
+
+
+def test_labels_are_plans_whatever_is_held(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, held = [], []
+    plan, drive = Follower.plan, Follower.drive
+    monkeypatch.setattr(Follower, "plan", lambda *args: planned.append(found := plan(*args)) or found)
+    monkeypatch.setattr(Follower, "drive", lambda own, car, inputs: held.append(inputs) or drive(own, car, inputs))
+    one = drive_again(race, TRACK, SIMULATOR, 5, 0)
+    assert len(planned) == len(one.state), "no disturbance was undone"
+    np.testing.assert_array_equal(one.controls, np.concatenate([inputs[:5] for inputs, *_ in planned]))
+    is_disturbed = (np.concatenate(held) != one.controls).any(axis=1)
+    assert 0.1 < is_disturbed.mean() < 0.5
 
 
 def test_a_late_car_follows_at_the_recorded_speed(monkeypatch: pytest.MonkeyPatch) -> None:

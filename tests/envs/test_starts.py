@@ -114,6 +114,20 @@ def test_a_race_begins_where_one_was_two_seconds_and_more_before_its_end(make_ve
     assert np.array_equal((kept[car, place, ALONG] / 80.0 * NUM_PLACES).astype(int), place)
 
 
+def test_a_race_from_an_earlier_state_is_no_full_race(make_vector) -> None:
+    """Its time is not that of the whole track."""
+    env = make_vector(NUM_CARS, **EARLIER)
+    env.reset(seed=4)
+    straight_on, num_begun = np.zeros(NUM_CARS, np.int64), 0
+    assert env.batch.step(straight_on).is_full_race.all()
+    for _ in range(300):
+        result = env.batch.step(straight_on)
+        moves = env.batch.simulator.save()[:, VX : VX + 3].any(axis=1)
+        assert np.array_equal(result.is_full_race[result.is_reset], ~moves[result.is_reset])
+        num_begun += int((result.is_reset & moves).sum())
+    assert num_begun > NUM_CARS
+
+
 def test_a_new_seed_begins_with_nothing_kept(make_vector) -> None:
     env = make_vector(NUM_CARS, **EARLIER)
     env.reset(seed=4)

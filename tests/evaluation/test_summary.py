@@ -36,6 +36,8 @@ def test_comparison_by_hand(make_race: MakeRace) -> None:
     versus = compare(races, demonstrations)
     assert versus is not None
     assert versus["faster_than_median"] == 2  # a tie at 10 s is not faster, and the fourth never finished
+    # Wilson, 2 of 4: 0.5 +- 1.96 sqrt(1 / 16 + 1.96^2 / 64) / (1 + 1.96^2 / 4). One of the four has no time.
+    assert versus["faster_than_median_interval"] == pytest.approx([0.15, 0.85], abs=1e-4)
     assert versus["gain_on_median_s"] == pytest.approx(2.0)
     assert versus["gain_on_best_s"] == pytest.approx(1.0)
     assert compare([make_race(10)], [make_race(10, stop_m=50)]) is None, "nobody finished"
