@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -29,6 +29,23 @@ def race() -> Race:
     return driven_race()
 
 
+class Drive(NamedTuple):
+    """The first drive of a race, with what was planned and what was held in each decision."""
+
+    race: Race
+    planned: list[np.ndarray]
+    held: list[np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def drive(race: Race) -> Drive:
+    planned, held, plan, drive = list[np.ndarray](), list[np.ndarray](), Follower.plan, Follower.drive
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Follower, "plan", lambda *args: planned.append((found := plan(*args))[0]) or found)
+        patch.setattr(Follower, "drive", lambda own, car, inputs: held.append(inputs) or drive(own, car, inputs))
+        return Drive(drive_again(race, TRACK, SIMULATOR, 5, 0), planned, held)
+
+
 def driven_race(**changes: Any) -> Race:
     """The fastest of three races of the built-in driver."""
     settings = RaceSettings.for_demonstrations(PARAMS.actions, SIMULATOR, PARAMS.race_end)
@@ -44,8 +61,8 @@ def sideways_m(race: Race, beside: Race) -> np.ndarray:
     return np.abs(lateral_m - np.interp(along_m, there_m, line_m))
 
 
-def test_a_race_is_disturbed_comes_back_and_is_always_the_same(race: Race) -> None:
-    first, again, other = (drive_again(race, TRACK, SIMULATOR, 5, number) for number in (0, 0, 1))
+def test_a_race_is_disturbed_comes_back_and_is_always_the_same(race: Race, drive: Drive) -> None:
+    first, again, other = drive.race, *(drive_again(race, TRACK, SIMULATOR, 5, number) for number in (0, 1))
     for one in (first, other):
         assert one.map_uid == race.map_uid
         assert one.source == "recovery"
@@ -77,15 +94,10 @@ def test_labels_steer_back_also_while_something_else_is_held(race: Race) -> None
     assert steer[aside < -0.2].mean() < -0.03
 
 
-def test_labels_are_plans_whatever_is_held(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
-    planned, held = [], []
-    plan, drive = Follower.plan, Follower.drive
-    monkeypatch.setattr(Follower, "plan", lambda *args: planned.append(found := plan(*args)) or found)
-    monkeypatch.setattr(Follower, "drive", lambda own, car, inputs: held.append(inputs) or drive(own, car, inputs))
-    one = drive_again(race, TRACK, SIMULATOR, 5, 0)
-    assert len(planned) == len(one.state), "no disturbance was undone"
-    np.testing.assert_array_equal(one.controls, np.concatenate([inputs[:5] for inputs, *_ in planned]))
-    is_disturbed = (np.concatenate(held) != one.controls).any(axis=1)
+def test_labels_are_plans_whatever_is_held(drive: Drive) -> None:
+    assert len(drive.planned) == len(drive.race.state), "no disturbance was undone"
+    np.testing.assert_array_equal(drive.race.controls, np.concatenate([inputs[:5] for inputs in drive.planned]))
+    is_disturbed = (np.concatenate(drive.held) != drive.race.controls).any(axis=1)
     assert 0.1 < is_disturbed.mean() < 0.5
 
 
