@@ -13,7 +13,16 @@ from rulka.agents.algorithms import actor_class, make_learner
 from rulka.agents.params import ALGORITHMS
 from rulka.agents.shared.params import CriticParams, PolicyParams
 from rulka.buffers.experience import StoredExperience
-from tests.agents.conftest import MUNCHAUSEN, Races, Step, constant, learner_and_actor, small_spec
+from tests.agents.conftest import (
+    MUNCHAUSEN,
+    Races,
+    Step,
+    changed,
+    constant,
+    learner_and_actor,
+    small_spec,
+    weights,
+)
 
 EVERYTHING = {
     "use_double_dqn": False,
@@ -105,3 +114,17 @@ def test_a_frozen_part_stays_and_the_others_learn(races, algorithm, extras, part
     is_taught = not isinstance(spec.params, PolicyParams) or isinstance(spec.params, CriticParams)
     without_value = () if is_taught else ("value_head.",)
     assert kept == {name for name in before if name.startswith((*actor_class(algorithm).parts[part], *without_value))}
+
+
+def test_a_part_that_was_frozen_learns_from_its_moment_on(races):
+    """Blocks of 256 decisions, one for each update: the encoder stands still in the first alone."""
+    later = {"interpolation": "staircase", "points": [[0, 0.0], [300, 1.0]]}
+    rates = small_spec("ppo").params.rate_of.model_dump() | {"encoder": later}
+    learner, actor = learner_and_actor(small_spec("ppo", rate_of=rates))
+    moved = []
+    for version in range(2):
+        before = weights(learner)
+        learner.insert(races.drive(actor), 0, version)
+        learner.update()
+        moved.append("encoder" in changed(before, weights(learner)))
+    assert moved == [False, True]

@@ -64,6 +64,15 @@ def test_races_from_one_start_begin_in_the_same_state(make_vector, randomisation
     assert seen[0][0] != seen[1][0]
 
 
+def test_a_reset_of_all_begins_a_new_start(make_vector) -> None:
+    """Though the one before it was not driven as often as it is dealt."""
+    batch = make_vector(4, **ANYWHERE, races_per_start=4).batch
+    batch.reset(generators(5, 6, 7, 8))
+    batch.reset(batch.generators, only(4, 0))
+    batch.reset(batch.generators)
+    assert len(set(batch.simulator.along_m.tolist())) == 1
+
+
 def test_groups_stay_together_on_several_tracks(straight: Track) -> None:
     """Six groups of two cars on four tracks: no group is parted, and every track is raced on."""
     settings = read_settings(None, ANYWHERE | {"races_per_start": 2})
