@@ -26,6 +26,7 @@ os.environ.setdefault("RULKA_DEVICE", "cpu")
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 
 from rulka.contracts.actions import action_table
@@ -41,6 +42,7 @@ from rulka.tracks.track import Track
 
 torch.set_num_threads(1)  # overrides OMP_NUM_THREADS: multi-threaded sums differ in the last bits between machines
 sys.path.insert(0, str(Path(__file__).parent / "device"))
+os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(Path(__file__).parents[1] / ".pytest_cache" / "hypothesis")
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "localhost,127.0.0.1,::1"
 GIT = {"commit.gpgsign": "false", "color.ui": "auto", "status.showUntrackedFiles": "normal"}
 """Overrides of the developer's git settings; all others, such as safe.directory, stay in effect."""
@@ -70,8 +72,20 @@ LONG = (
 """Slowest test files of either tier, slowest first."""
 
 
+# The same examples on every machine, and none on disk. One that takes long is no failure: cores are shared.
+settings.register_profile(
+    "fast", derandomize=True, deadline=None, database=None, max_examples=30, suppress_health_check=list(HealthCheck)
+)
+settings.register_profile("slow", settings.get_profile("fast"), max_examples=300)
+
+
 class Killed(BaseException):
     """Simulates `kill -9`: no handler saves anything."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tries more examples in the slow tier."""
+    settings.load_profile("fast" if config.option.markexpr == "not slow" else "slow")
 
 
 @pytest.hookimpl(optionalhook=True)

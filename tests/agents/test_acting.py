@@ -18,12 +18,12 @@ from rulka.machine import precision
 from tests.agents.conftest import small_spec, views
 
 
-def with_other_encoder(network: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Weights of which the encoder alone has moved: the heads are frozen."""
+def with_other(part: str, network: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Weights of which one part alone has moved: all others are frozen."""
     generator = torch.Generator().manual_seed(3)
     return {
         name: tensor + 0.2 * torch.randn(tensor.shape, generator=generator)
-        if name.startswith("encoder.")
+        if name.startswith(f"{part}.")
         else tensor.clone()
         for name, tensor in network.state_dict().items()
     }
@@ -31,16 +31,20 @@ def with_other_encoder(network: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "auto"])
 @pytest.mark.parametrize(
-    ("algorithm", "extras"),
-    [*((name, {}) for name in ALGORITHMS), ("iqn", {"layer_norm": True})],
+    ("algorithm", "extras", "part"),
+    [
+        *((name, {}, "encoder") for name in ALGORITHMS),
+        ("iqn", {"layer_norm": True}, "encoder"),
+        ("iqn", {}, "tau_embed"),
+    ],
 )
-def test_the_next_decision_uses_new_weights_though_the_heads_are_frozen(algorithm, extras, precision):
+def test_the_next_decision_uses_new_weights_though_the_others_are_frozen(algorithm, extras, part, precision):
     """By torch, through a copy in bfloat16, by a prepared snapshot: none may lag."""
     spec = replace(small_spec(algorithm, extras), precision=precision)
     actor, fresh = make_actor(spec, seed=0), make_actor(spec, seed=0)
     image, floats = views(7 if precision == "auto" else 20)  # few: it acts prepared
     before = actor.action_values(image, floats).value
-    tensors = with_other_encoder(actor.network)
+    tensors = with_other(part, actor.network)
     actor.load_network(tensors)
     fresh.load_network(tensors)
     action_values = actor.action_values(image, floats)

@@ -7,7 +7,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from models.layers import draw_noise
 from rulka.agents.algorithms import make_actor
+from rulka.agents.shared.diagnostics import MetricMeans
 from tests.agents.conftest import MUNCHAUSEN, PRIORITISED, constant, filled, small_spec, views, weights
 
 
@@ -98,6 +100,20 @@ def test_held_out_races_are_tested_and_not_learned_from(races):
     assert metrics["held_out_loss"] > 0, "a quarter of eight batches"
     held_out = learner.replay.ring.arrays.is_held_out.reshape(-1)
     assert not held_out[learner.sample().row].any()
+
+
+def test_held_out_races_are_tested_without_noise(races):
+    """Twice the same, whatever noise the last gradient steps drew."""
+    learner = filled(small_spec("iqn", {"noisy_sigma": 0.5}, held_out_share=0.25), races, num_blocks=3)
+    learner.update()
+    chance, losses = learner._generators.state_dict(), []
+    for seed in (1, 2):
+        for network in (learner.network, learner.target):
+            draw_noise(network, torch.Generator().manual_seed(seed))
+        learner._generators.load_state_dict(chance)
+        learner._test_when_due(means := MetricMeans())
+        losses.append(means.result()["held_out_loss"])
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize(

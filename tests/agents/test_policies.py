@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
+from rulka.agents.shared.rollout_queue import QueuedBlocks
 from rulka.agents.shared.spec import AgentError
 from tests.agents.conftest import Races, Step, changed, learner_and_actor, small_spec, train, weights
 
@@ -71,6 +72,20 @@ def test_limiter_counts_decisions_with_resets(races):
     assert learner.num_allowed_env_steps() == 512 + 512
     assert metrics["num_decisions"] < 512, "resets are no decisions"
     assert learner.update() is None, "experience is used once"
+
+
+def test_a_queue_by_hand(races):
+    """Of three blocks, of versions 1, 4 and 9, the oldest two are taken side by side; so after a resume."""
+    _, actor = learner_and_actor(small_spec("ppo"))
+    queue, resumed, blocks = QueuedBlocks(), QueuedBlocks(), [races.drive(actor) for _ in range(3)]
+    for block, version in zip(blocks, (1, 4, 9), strict=True):
+        queue.insert(block, 0, version)
+    resumed.load_experience(queue.experience())
+    for one in (queue, resumed):
+        segment, version = one.take(257)
+        assert (version, one.num_decisions) == (2.5, 256)
+        np.testing.assert_array_equal(segment.reward, np.hstack([block.reward for block in blocks[:2]]))
+        assert one.take(1)[1] == 9.0
 
 
 def test_inserted_blocks_are_copied(races):

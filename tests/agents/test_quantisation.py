@@ -45,9 +45,11 @@ def test_actors_take_what_is_published_and_mostly_act_alike(algorithm: str, prec
     spec = small_spec(algorithm, {"embedding_at": "hidden"} if algorithm == "iqn" else {})
     exact = make_actor(replace(spec, precision="float32"), seed=0)
     actor = make_actor(replace(spec, precision="float32", acting_precision=precision), seed=0)
-    quantiser = Quantiser(exact.network, precision)
-    quantiser.observe(block_of(20))
-    actor.load_network(quantiser.quantise(0, exact.network.state_dict()))
+    for size in (100.0, 1.0):  # the scales of an earlier version, of other frames, are gone
+        quantiser, seen = Quantiser(exact.network, precision), block_of(20)
+        seen.floats[...] *= size
+        quantiser.observe(seen)
+        actor.load_network(quantiser.quantise(0, exact.network.state_dict()))
     block = block_of(200, 1)
     image, floats = torch.from_numpy(block.image[0]), torch.from_numpy(block.floats[0])
     full, low = (each.act(image, floats, explore=False) for each in (exact, actor))

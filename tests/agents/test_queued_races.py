@@ -137,6 +137,25 @@ def test_races_that_were_under_way_before_are_left_out() -> None:
         assert first % 100 == 0, "from their first decision on"
 
 
+def test_returns_of_races_that_were_cut_by_hand() -> None:
+    """Rewards 0, 1, 2 and the same plus 0.25; discounted by half, and with -8 after the last decision."""
+    waiting = gather(Cars(lambda car, _race: (3, 3, 50, 50)[car], end="truncated"), 1)
+    assert waiting.returns(0.5, -8.0).tolist() == [[0.5 + 0.5 - 1.0, 1.0 + 0.25 * 1.75 - 1.0]]
+
+
+def test_what_was_forgotten_is_as_if_it_had_never_been() -> None:
+    cars, fresh = Cars(lambda car, _race: (3, 3, 9, 6)[car]), QueuedRaces(SIZE)
+    waiting = gather(cars, 1)
+    assert len(waiting.groups()) == 1
+    waiting.forget()
+    assert (waiting.groups(), waiting.num_decisions) == ([], 0)
+    for _ in range(8):
+        block = cars.block()
+        for one in (waiting, fresh):
+            one.insert(block, 0, 1)
+    assert rewards(waiting) == rewards(fresh)
+
+
 def test_cars_and_races_that_make_no_groups_are_refused() -> None:
     with pytest.raises(AgentError, match="of 2 races that should begin alike, 1 did"):
         gather(Cars(lambda _car, _race: 2, size=1), 3)

@@ -13,7 +13,16 @@ from rulka.agents.algorithms import actor_class, make_learner
 from rulka.agents.params import ALGORITHMS
 from rulka.agents.shared.params import CriticParams, PolicyParams
 from rulka.buffers.experience import StoredExperience
-from tests.agents.conftest import MUNCHAUSEN, Races, Step, constant, learner_and_actor, small_spec
+from tests.agents.conftest import (
+    MUNCHAUSEN,
+    Races,
+    Step,
+    changed,
+    constant,
+    learner_and_actor,
+    small_spec,
+    weights,
+)
 
 EVERYTHING = {
     "use_double_dqn": False,
@@ -66,6 +75,22 @@ def test_resume_is_exact_and_needs_no_pickle(case):
     torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_initial_weights_reach_all_that_starts_as_their_copy(algorithm):
+    """The average that races, the initial policy of a penalty, and the networks that give targets."""
+    has_penalty = "initial_kl_weight" in ALGORITHMS[algorithm].model_fields
+    changes = {"racer_tau": 0.25} | ({"initial_kl_weight": constant(0.1)} if has_penalty else {})
+    learner, other = (make_learner(small_spec(algorithm, **changes), seed=seed) for seed in (0, 1))
+    given = other.network.state_dict()
+    learner.load_network(given)
+    network, racer = learner.network, learner.racer
+    copies = [racer, *(each for each in vars(learner).values() if isinstance(each, type(network)))]
+    expected = 3 if has_penalty or algorithm in ("dpo", "iqn", "pql") else 2
+    assert (racer is network, len(copies)) == (False, expected)
+    for each in copies:
+        torch.testing.assert_close(each.state_dict(), given, rtol=0, atol=0)
+
+
 TOKENS = {"kind": "token_sequence", "image": "all", "floats": {"kind": "raw", "tokens": 2}}
 UNIFIED = {
     "encoder": {"kind": "patches", "patch": 17, "width": 16, "depth": 0, "heads": 2},
@@ -89,3 +114,17 @@ def test_a_frozen_part_stays_and_the_others_learn(races, algorithm, extras, part
     is_taught = not isinstance(spec.params, PolicyParams) or isinstance(spec.params, CriticParams)
     without_value = () if is_taught else ("value_head.",)
     assert kept == {name for name in before if name.startswith((*actor_class(algorithm).parts[part], *without_value))}
+
+
+def test_a_part_that_was_frozen_learns_from_its_moment_on(races):
+    """Blocks of 256 decisions, one for each update: the encoder stands still in the first alone."""
+    later = {"interpolation": "staircase", "points": [[0, 0.0], [300, 1.0]]}
+    rates = small_spec("ppo").params.rate_of.model_dump() | {"encoder": later}
+    learner, actor = learner_and_actor(small_spec("ppo", rate_of=rates))
+    moved = []
+    for version in range(2):
+        before = weights(learner)
+        learner.insert(races.drive(actor), 0, version)
+        learner.update()
+        moved.append("encoder" in changed(before, weights(learner)))
+    assert moved == [False, True]

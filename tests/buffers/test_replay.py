@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -11,14 +10,12 @@ import torch
 
 from rulka.buffers.demonstrations import demonstration_ring
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, StoredExperience
-from rulka.buffers.held_out import RaceSplit
 from rulka.buffers.replay import FEATURES, Batch, Replay, Source, draw_rows
 from rulka.buffers.transitions import find_transitions, shaped_rewards
 from rulka.machine.device import CPU
 from tests.buffers.conftest import check_links
 
 SPEC = BlockSpec(num_steps=5, num_cars=3, height=2, width=2, num_floats=4)
-PRIORITY = 0.5, 0.1
 MakeStream = Callable[..., list[ExperienceBlock]]
 
 
@@ -61,28 +58,6 @@ def test_demonstrations_stay_when_experience_is_forgotten(make_stream: MakeStrea
     replay.clear()
     assert replay.num_rows == 0
     assert (draw(replay.demonstrations, 8).floats[:, 1] >= 5000).all()
-
-
-@pytest.mark.parametrize("priority", [None, PRIORITY])
-def test_experience_goes_on_as_before(make_stream: MakeStream, priority):
-    """To the bit: rows, priorities, links between blocks, and on which side each race is."""
-    blocks = make_stream(SPEC, 7)
-    replay, other = (filled(some, priority=priority, split=RaceSplit(0.4, seed=0)) for some in (blocks[:6], []))
-    if priority is not None:
-        index = torch.unique(draw(replay.own, 64).row)
-        assert replay.priorities is not None
-        replay.priorities.update(index.numpy(), torch.linspace(0, 3, len(index)).numpy())
-    state, pieces = replay.experience()
-    other.load_experience(StoredExperience(copy.deepcopy(state), copy.deepcopy(dict(pieces))))
-    drawn = []
-    for one in (replay, other):
-        one.insert(blocks[6], 0, 90)
-        check_links(one.ring)
-        one._generator.manual_seed(5)
-        drawn.append((draw(one.own, 64), draw(one.held_out, 64)))
-    for ours, theirs in zip(*drawn, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-    assert other.ring.arrays.next_slot.tolist() == replay.ring.arrays.next_slot.tolist()
 
 
 def test_experience_of_another_shape_is_refused(make_stream: MakeStream):

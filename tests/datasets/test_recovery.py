@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from rulka.datasets.formats.races import Race
 from rulka.datasets.recovery import RecoveryError, drive_again
 from rulka.recordings.car_rows import interpolate_rows
 from rulka.simulator.demonstrations import record_demonstrations
+from rulka.simulator.follower import Follower
 from rulka.simulator.race_settings import RaceSettings
 from rulka.tracks.progress import progress_along
 from tasks.races import race_of_driver
@@ -26,6 +27,23 @@ SIMULATOR = PARAMS.simulator
 @pytest.fixture(scope="module")
 def race() -> Race:
     return driven_race()
+
+
+class Drive(NamedTuple):
+    """The first drive of a race, with what was planned and what was held in each decision."""
+
+    race: Race
+    planned: list[np.ndarray]
+    held: list[np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def drive(race: Race) -> Drive:
+    planned, held, plan, drive = list[np.ndarray](), list[np.ndarray](), Follower.plan, Follower.drive
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Follower, "plan", lambda *args: planned.append((found := plan(*args))[0]) or found)
+        patch.setattr(Follower, "drive", lambda own, car, inputs: held.append(inputs) or drive(own, car, inputs))
+        return Drive(drive_again(race, TRACK, SIMULATOR, 5, 0), planned, held)
 
 
 def driven_race(**changes: Any) -> Race:
@@ -43,8 +61,8 @@ def sideways_m(race: Race, beside: Race) -> np.ndarray:
     return np.abs(lateral_m - np.interp(along_m, there_m, line_m))
 
 
-def test_a_race_is_disturbed_comes_back_and_is_always_the_same(race: Race) -> None:
-    first, again, other = (drive_again(race, TRACK, SIMULATOR, 5, number) for number in (0, 0, 1))
+def test_a_race_is_disturbed_comes_back_and_is_always_the_same(race: Race, drive: Drive) -> None:
+    first, again, other = drive.race, *(drive_again(race, TRACK, SIMULATOR, 5, number) for number in (0, 1))
     for one in (first, other):
         assert one.map_uid == race.map_uid
         assert one.source == "recovery"
@@ -74,6 +92,13 @@ def test_labels_steer_back_also_while_something_else_is_held(race: Race) -> None
     steer, aside = np.concatenate(steers), np.concatenate(asides)
     assert steer[aside > 0.2].mean() > 0.03
     assert steer[aside < -0.2].mean() < -0.03
+
+
+def test_labels_are_plans_whatever_is_held(drive: Drive) -> None:
+    assert len(drive.planned) == len(drive.race.state), "no disturbance was undone"
+    np.testing.assert_array_equal(drive.race.controls, np.concatenate([inputs[:5] for inputs in drive.planned]))
+    is_disturbed = (np.concatenate(drive.held) != drive.race.controls).any(axis=1)
+    assert 0.1 < is_disturbed.mean() < 0.5
 
 
 def test_a_late_car_follows_at_the_recorded_speed(monkeypatch: pytest.MonkeyPatch) -> None:

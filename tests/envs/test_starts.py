@@ -64,6 +64,15 @@ def test_races_from_one_start_begin_in_the_same_state(make_vector, randomisation
     assert seen[0][0] != seen[1][0]
 
 
+def test_a_reset_of_all_begins_a_new_start(make_vector) -> None:
+    """Though the one before it was not driven as often as it is dealt."""
+    batch = make_vector(4, **ANYWHERE, races_per_start=4).batch
+    batch.reset(generators(5, 6, 7, 8))
+    batch.reset(batch.generators, only(4, 0))
+    batch.reset(batch.generators)
+    assert len(set(batch.simulator.along_m.tolist())) == 1
+
+
 def test_groups_stay_together_on_several_tracks(straight: Track) -> None:
     """Six groups of two cars on four tracks: no group is parted, and every track is raced on."""
     settings = read_settings(None, ANYWHERE | {"races_per_start": 2})
@@ -112,6 +121,20 @@ def test_a_race_begins_where_one_was_two_seconds_and_more_before_its_end(make_ve
     kept = env.batch.state_dict()["earlier"][:, :NUM_PLACES]
     car, place = np.nonzero(kept[..., -1])
     assert np.array_equal((kept[car, place, ALONG] / 80.0 * NUM_PLACES).astype(int), place)
+
+
+def test_a_race_from_an_earlier_state_is_no_full_race(make_vector) -> None:
+    """Its time is not that of the whole track."""
+    env = make_vector(NUM_CARS, **EARLIER)
+    env.reset(seed=4)
+    straight_on, num_begun = np.zeros(NUM_CARS, np.int64), 0
+    assert env.batch.step(straight_on).is_full_race.all()
+    for _ in range(300):
+        result = env.batch.step(straight_on)
+        moves = env.batch.simulator.save()[:, VX : VX + 3].any(axis=1)
+        assert np.array_equal(result.is_full_race[result.is_reset], ~moves[result.is_reset])
+        num_begun += int((result.is_reset & moves).sum())
+    assert num_begun > NUM_CARS
 
 
 def test_a_new_seed_begins_with_nothing_kept(make_vector) -> None:

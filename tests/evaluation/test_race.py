@@ -61,6 +61,8 @@ def test_cars_start_where_their_seeds_say(track: Track) -> None:
     ahead_x = first[:, CAR["rotation"]].reshape(-1, 3, 3)[:, 0, 2]
     np.testing.assert_allclose(first[:, CAR["position"].start] + 0.37 * ahead_x, lateral_m, atol=1e-3)
     np.testing.assert_allclose(np.arcsin(ahead_x), heading_rad, atol=1e-3)
+    many = starts(make_races(track, num_races=400))
+    assert abs(np.corrcoef(many.lateral_m, many.heading_rad)[0, 1]) < 0.15, "side and heading are drawn apart"
 
 
 def same_race(first: RaceResult, second: RaceResult) -> bool:

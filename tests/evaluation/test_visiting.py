@@ -14,11 +14,13 @@ from models.torso import InputShape
 from rulka.contracts.actions import action_table
 from rulka.contracts.observation import CAR, FLOATS, NUM_FLOATS, centres_of_mass
 from rulka.datasets.formats.races import Race
+from rulka.datasets.recovery import follower_of
 from rulka.evaluation.dagger import LOOK_AHEAD_S, RecordingAdviser, by_tick, collect_dagger_races, line_adviser
 from rulka.evaluation.race import EvaluationRaces, starts
 from rulka.params import reference_params
 from rulka.simulator.demonstrations import record_demonstrations
-from rulka.simulator.driver import PurePursuitDriver, Skills
+from rulka.simulator.driver import PurePursuitDriver, Skills, action_shares
+from rulka.simulator.follower import NO_CORRECTION
 from rulka.simulator.race_settings import RaceSettings
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.generate import generate_track
@@ -88,16 +90,40 @@ def test_every_decision_is_labelled_with_advice_for_where_the_car_is() -> None:
         simulator.step(np.zeros(3, np.int64))
 
 
-def test_a_recording_advises_to_come_back_to_it() -> None:
-    """On its line as it was driven; left of it to the right, right of it to the left; and a race that is over rests."""
+@pytest.fixture(scope="module")
+def recorded() -> tuple[Race, Track, RaceSettings]:
+    """A race of the built-in driver, its track, and the settings of races beside it."""
     params = reference_params()
     track = generate_track(**params.track.model_dump())
     demonstrations = RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end)
     driven = record_demonstrations(track, demonstrations, params.races.driver, 1, 1)
-    race = race_of_driver(driven[0], track.uid, TABLE)
     settings = RaceSettings.for_evaluation(
         params.observation, params.actions, params.simulator, params.evaluate, params.race_end
     )
+    return race_of_driver(driven[0], track.uid, TABLE), track, settings
+
+
+def test_a_recording_goes_on_correcting_as_it_began(recorded: tuple[Race, Track, RaceSettings]) -> None:
+    """Each plan is sampled around the last one: two decisions of two cars, chained by hand."""
+    race, track, settings = recorded
+    simulator = Simulator(track, 2, settings.simulator, TABLE)
+    simulator.reset(np.ones(2, bool), 100.0, np.array([2.5, -2.5]), 0.0, 20.0)
+    adviser = RecordingAdviser(race, EvaluationRaces(track, settings, range(2)))
+    follower, corrections = follower_of(race, track, settings.simulator.physics), [NO_CORRECTION] * 2
+    for _ in range(2):
+        planned = []
+        for car, state in enumerate(simulator.save()):
+            inputs, _, corrections[car] = follower.plan(state, corrections[car])
+            planned.append(inputs[:5].mean(axis=0))
+        steer, gas, brake = np.array(planned).astype(np.float64).T
+        np.testing.assert_array_equal(adviser.advice(simulator), action_shares(TABLE, gas, brake, steer))
+        simulator.step(np.zeros(2, np.int64))
+    assert all(correction.steer.any() for correction in corrections)
+
+
+def test_a_recording_advises_to_come_back_to_it(recorded: tuple[Race, Track, RaceSettings]) -> None:
+    """On its line as it was driven; left of it to the right, right of it to the left; and a race that is over rests."""
+    race, track, settings = recorded
     adviser = RecordingAdviser(race, EvaluationRaces(track, settings, range(4)))
     simulator = Simulator(track, 4, settings.simulator, TABLE)
     along_m, lateral_m = line_of(race, track)

@@ -51,6 +51,14 @@ def test_action_before_by_hand() -> None:
     np.testing.assert_array_equal(action_before(np.array([[3, 1], [2, 2], [4, 5]]), race[1:4]), [0, 3, 1, 2, 0, 4])
 
 
+def test_labels_of_two_data_sets_by_hand() -> None:
+    """A race of two frames in each: what comes a decision later is in the same race, or there is none."""
+    parts = [Labels(torch.arange(first, first + 2.0)[:, None], torch.tensor([1, 0])) for first in (0.0, 10.0)]
+    later, is_known = Labels.joined(parts).ahead(torch.arange(4), 1)
+    assert later[:, 0].tolist() == [1.0, 1.0, 11.0, 11.0]
+    assert is_known.tolist() == [True, False, True, False]
+
+
 def test_entropy_and_confusion_by_hand() -> None:
     share = np.array([[1.0, 0.0], [0.5, 0.5]], np.float32)
     assert label_entropy(share) == pytest.approx(math.log(2) / 2)

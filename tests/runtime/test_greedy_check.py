@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,15 @@ from rulka.contracts.actions import Choices, action_table
 from rulka.contracts.observation import num_floats, reference_normalisation
 from rulka.envs.vector import RaceVectorEnv
 from rulka.params import Params, reference_params
-from rulka.runtime.greedy_check import RECORD_FILE, BestWeights, CheckResult, GreedyCheck, Records
+from rulka.runtime.greedy_check import (
+    RECORD_FILE,
+    BestWeights,
+    CheckResult,
+    GreedyCheck,
+    RaceKey,
+    RaceOutcomes,
+    Records,
+)
 from rulka.training.environment import block_spec
 from tests.conftest import straight_track
 
@@ -60,6 +69,21 @@ def test_one_race_in_each_car_by_hand() -> None:
     assert len(steps) == 2 * RACE_STEPS  # two rounds of three for the four that were asked for
 
 
+def test_numbers_of_a_check_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two races of each of two cars: 14 s, cut after 2 s, cut after 3 s, 10 s."""
+    outcomes = RaceOutcomes(
+        finished=np.array([True, False, False, True]),
+        time_ms=np.array([14_000, 2_000, 3_000, 10_000]),
+        progress_m=np.array([500.0, 100.0, 20.0, 500.0]),
+        total_reward=np.zeros(4),
+    )
+    check = GreedyCheck(FakeCars(2, at_line=True), FakeActor(0), replace(SPEC, num_cars=2), lambda: None)
+    monkeypatch.setattr(check, "race", lambda *_: outcomes)
+    result = check.run({}, seed=1, num_races=4)
+    assert (result.finish_rate, result.mean_time_s, result.mean_progress_m) == (0.5, 12.0, 280.0)
+    assert result.fastest == RaceKey(int(check._seeds(1, 4)[1]), 1, 10_000), "the second start of the second car"
+
+
 def test_returns_by_hand() -> None:
     """The fake actor's greedy action 1 pays 2, so a race of 7 decisions returns 14; what comes after it counts not."""
     check = check_of(FakeCars(3, at_line=True), is_by_return=True)
@@ -76,7 +100,9 @@ def test_best_are_kept_as_copies_and_race_once_more() -> None:
     saved = best.state_dict()
     assert [(c["env_steps"], float(c["tensors"]["weight"][0])) for c in saved] == [(200, 200.0), (0, 0.0)]
     again = BestWeights(num_kept=2)
-    again.load_state_dict(saved)
+    for _ in range(2):  # what was there before is gone
+        again.load_state_dict(saved)
+    assert len(again.state_dict()) == 2
     chosen = again.choose(check_of(_FasterEveryTime()), seed=2, num_races=3)
     assert chosen.env_steps == 0, "the result of the last races counts, not that of the first"
 

@@ -50,7 +50,7 @@ def test_time_shares_of_learner_and_collectors(clock: Clock) -> None:
     shares.add_deliveries(3)
     shares.add_deliveries(0)
     shares.add_block(0, filled(4, CollectorTimes(1.0, 0.0, 2.0, 1.0)), BLOCK, version=6)
-    shares.add_block(1, filled(6, CollectorTimes(0.0, 1.0, 3.0, 0.0)), BLOCK, version=6)
+    shares.add_block(1, filled(5, CollectorTimes(0.0, 1.0, 3.0, 0.0)), BLOCK, version=6)
     shares.add_update(250.0, 3000)
     values, each = shares.take()
     assert values["env_steps_per_s"] == 10.0
@@ -61,7 +61,7 @@ def test_time_shares_of_learner_and_collectors(clock: Clock) -> None:
     assert values["learner_busy_share"] == 0.5
     assert values["learner_saving_share"] == 0.0
     assert values["blocks_ready"] == 1.5
-    assert (values["versions_behind"], values["most_versions_behind"]) == (1.0, 2)
+    assert (values["versions_behind"], values["most_versions_behind"]) == (1.5, 2)
     assert (values["freshness"], values["fresh_samples_per_s"]) == (0.5, 12.5), "one of two lags by more than 1"
     assert values["blocks_mb_per_s"] == pytest.approx(2 * BLOCK.num_bytes / 1e7)
     assert values["weights_mb_per_s"] == pytest.approx(3000 / 1e7)
@@ -89,11 +89,14 @@ def test_learning_means_and_spread_of_gradient_norms() -> None:
     means = LearningMeans()
     for norm in (1.0, 2.0, 9.0):
         means.add({"loss": norm, "grad_norm": norm})
-    taken = means.take()
+    resumed = LearningMeans()
+    resumed.load_state_dict(means.state_dict())
+    taken = resumed.take()
     assert taken["loss"] == taken["grad_norm"] == 4.0
-    assert (taken["grad_norm_median"], taken["grad_norm_max"]) == (2.0, 9.0)
+    # The 0.9 quantile of three lies 0.8 of the way from the second to the third.
+    assert (taken["grad_norm_median"], taken["grad_norm_d9"], taken["grad_norm_max"]) == (2.0, pytest.approx(7.6), 9.0)
     assert "loss_max" not in taken
-    assert means.take() == {}
+    assert resumed.take() == {}
 
 
 def race(

@@ -190,12 +190,14 @@ def test_a_demonstration_is_paid_for_its_finish_or_cut(small_params: Params) -> 
 def test_a_demonstration_for_longer_decisions_is_one_from_each_of_its_first_two(small_params: Params) -> None:
     """Of five frames those at 0, 100 and 200 ms, then those at 50 and 150; what is held longer is what was done."""
     held = np.array([[3, 3, 3, 3, 3], [3, 3, 3, 7, 7], [7, 7, 7, 7, 2], [2, 2, 2, 2, 2], [1, 1, 1, 1, 1]], np.uint8)
-    race = replace(straight_race(), tick_actions=held)
+    race = replace(straight_race(), tick_actions=held, controls=np.arange(15, dtype=np.float32).reshape(5, 3))
     table = action_table(5, repeats=2)
     first, second = longer_decisions(race, table)
     assert (first.time_ms.tolist(), second.time_ms.tolist()) == ([0, 100, 200], [50, 150])
     assert (first.action.tolist(), second.action.tolist()) == ([3, 2, 1], [7, 2])
     np.testing.assert_allclose(first.action_share[0, [3, 7]], [0.8, 0.2])
+    # The mean of both halves; the last frame has no other one behind it.
+    np.testing.assert_allclose(first.controls[:, 0], [1.5, 7.5, 12.0])
     np.testing.assert_allclose(second.action_share[0, [3, 7, 2]], [0.3, 0.6, 0.1])
     assert longer_decisions(race, table.taken_once) == [race]
     rewards = small_params.rewards.model_copy(update={"finish_as_seconds": 0.0})
