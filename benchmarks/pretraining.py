@@ -55,7 +55,7 @@ def make_frames(params: Params, folder: Path) -> FrameDataset:
     (folder / "recordings").mkdir()
     params = params.model_copy(update={"races": chosen})
     races(params, recordings_dir=folder / "recordings", out_dir=folder / "races")
-    capture(params, races_dir=folder / "races", out_dir=folder / "frames")
+    capture(params, races_dir=folder / "races", out_dir=folder / "frames", runs_dir=folder / "runs")
     return FrameDataset(folder / "frames", "train")
 
 

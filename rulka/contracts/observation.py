@@ -77,7 +77,7 @@ FROM_END = {
 
 def num_floats(actions_per_decision: int) -> int:
     """Returns the length of the float vector for decisions of K actions."""
-    return float_slices(actions_per_decision)["is_free_wheeling"].stop
+    return NUM_FLOATS + 4 * NUM_PREVIOUS_ACTIONS * (actions_per_decision - 1)
 
 
 def actions_per_decision_of(length: int) -> int:

@@ -65,7 +65,7 @@ class OneCarEnv(gymnasium.Env[Any, Any], Generic[CarsT]):
         """Returns the observation and info of the car."""
         observation, info = self.batch.look()
         car = {name: values[0] for name, values in observation.items()}
-        return car, {name: values[0].item() for name, values in info.items()}
+        return car, {name: values.item() for name, values in info.items()}
 
 
 class RaceEnv(OneCarEnv[RaceBatch]):
