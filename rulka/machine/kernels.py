@@ -17,8 +17,6 @@ from numba import njit
 from numba.core import event
 
 F = TypeVar("F", bound=Callable[..., Any])
-LOADING = "numba:compiler_lock"
-"""A documented numba event: the first one precedes the first use of the cache."""
 _LOGGER = logging.getLogger(__name__)
 _UNCHECKED: list[Any] = []
 
@@ -70,4 +68,4 @@ class _Check(event.Listener):
         """Does nothing."""
 
 
-event.register(LOADING, _Check())
+event.register("numba:compiler_lock", _Check())  # a documented event, whose first precedes the first use of the cache

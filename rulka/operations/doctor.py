@@ -31,15 +31,9 @@ from rulka.stages.graph import GRAPH_FILE, PARAMS_FILE, cache_folder, check_name
 PYTHONS = ("3.11", "3.12")
 CONSTRAINTS_FILE = Path("constraints.txt")
 KERNEL_MODULES = (
-    "rulka.buffers.transitions",
-    "rulka.contracts.observation",
-    "rulka.envs.scoring",
-    "rulka.recordings.lzo",
-    "rulka.recordings.tick_inputs",
-    "rulka.simulator.physics",
-    "rulka.simulator.race_end",
-    "rulka.simulator.render_kernels",
-    "rulka.tracks.progress",
+    *(f"rulka.simulator.{name}" for name in ("physics", "race_end", "render_kernels")),
+    *("rulka.buffers.transitions", "rulka.contracts.observation", "rulka.envs.scoring", "rulka.tracks.progress"),
+    *("rulka.recordings.lzo", "rulka.recordings.tick_inputs"),
 )
 SHARED_MEMORY = Path("/dev/shm")
 MIN_MEMORY_GB, MIN_DISK_GB = 6.0, 5.0
