@@ -37,8 +37,7 @@ from rulka.machine.errors import UserError
 from rulka.machine.processes import end_with_parent, interrupts_blocked
 from rulka.machine.progress import Progress
 from rulka.machine.terminal import say
-from rulka.params import Params, sections_of
-from rulka.params.of_stages import params_of_stage
+from rulka.params import Params, params_of_stage, sections_of
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.render import camera_array
 from rulka.simulator.scene import Scene, bake_scene
@@ -118,7 +117,7 @@ def capture(params: Params, *, races_dir: Path, out_dir: Path, runs_dir: Path) -
         kept.mkdir(parents=True, exist_ok=True)
         with Progress("capture", total, "frames") as bar:
             if capture.backend == "game":
-                _through_game(races, track, settings, writer, bar, folder, kept)
+                write_quarantine(folder, _through_game(races, track, settings, writer, bar, kept))
             else:
                 roads = {
                     uid: (dataset.tracks[uid], bake_scene(dataset.tracks[uid])) for uid in {r.map_uid for r in races}
@@ -142,15 +141,9 @@ def capture(params: Params, *, races_dir: Path, out_dir: Path, runs_dir: Path) -
 
 
 def _through_game(
-    races: list[Race],
-    track: Track,
-    settings: CaptureSettings,
-    writer: FrameWriter,
-    bar: Progress,
-    folder: Path,
-    kept: Path,
-) -> None:
-    """Replays races in this machine's first game; races that diverge there are quarantined.
+    races: list[Race], track: Track, settings: CaptureSettings, writer: FrameWriter, bar: Progress, kept: Path
+) -> dict[str, str]:
+    """Replays races in this machine's first game; returns the reasons against those that diverge there, by id.
 
     Raises:
         ReplayError: if every race diverged in the game.
@@ -170,7 +163,7 @@ def _through_game(
     if len(quarantine) == len(races):
         message = f"no race of {len(races)} was the same in the game; the first: {quarantine[races[0].race_id]}"
         raise ReplayError(message, hint=f"Is the map {track.uid} open in the game? See docs/game.md.")
-    write_quarantine(folder, quarantine)
+    return quarantine
 
 
 @contextmanager

@@ -50,8 +50,7 @@ from rulka.machine.device import Generators, device_of, use_device, use_threads
 from rulka.machine.errors import UserError
 from rulka.machine.precision import raise_malloc_thresholds
 from rulka.machine.progress import Progress
-from rulka.params import Params, sections_of
-from rulka.params.of_stages import params_of_stage
+from rulka.params import Params, params_of_stage, sections_of
 from rulka.pretraining.cloning import (
     CloningTask,
     Labels,
@@ -304,10 +303,8 @@ def main() -> None:
     use_threads()
     raise_malloc_thresholds()
     check_not_cached(POLICY, "clone", OWN_FILES)
-    clone(
-        params_of_stage("clone"),
-        folders=Folders(races=RACES, frames=FRAMES, encoder=ENCODER, out=POLICY, runs=CLONE_RUNS),
-    )
+    folders = Folders(races=RACES, frames=FRAMES, encoder=ENCODER, out=POLICY, runs=CLONE_RUNS)
+    clone(params_of_stage("clone"), folders=folders)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,7 @@ from rulka.evaluation.race import EvaluationRaces, RandomPolicy, find_reference_
 from rulka.evaluation.results import Evaluation, best_race
 from rulka.machine.device import use_device
 from rulka.machine.terminal import say
-from rulka.params import Params
-from rulka.params.of_stages import params_of_stage
+from rulka.params import Params, params_of_stage
 from rulka.report.figures import draw_figures, encoder_figures
 from rulka.report.learning_plots import TrainingLog, read_training_log
 from rulka.report.page import Origins, Report, render_report

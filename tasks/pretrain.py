@@ -32,8 +32,7 @@ from rulka.machine.errors import UserError
 from rulka.machine.precision import raise_malloc_thresholds
 from rulka.machine.progress import Progress
 from rulka.machine.terminal import tell
-from rulka.params import Params, sections_of
-from rulka.params.of_stages import params_of_stage
+from rulka.params import Params, params_of_stage, sections_of
 from rulka.pretraining.backbones import first_encoder
 from rulka.pretraining.fit import History, TrainingTask, fit, resumable, say_if_stopped
 from rulka.pretraining.objectives import Objective, ViewsObjective, build_objective

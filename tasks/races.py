@@ -28,8 +28,7 @@ from rulka.datasets.selection import summary_of
 from rulka.machine.errors import UserError
 from rulka.machine.progress import Progress
 from rulka.machine.terminal import say
-from rulka.params import Params
-from rulka.params.of_stages import params_of_stage
+from rulka.params import Params, params_of_stage
 from rulka.reference.lap import store_reference
 from rulka.reference.search import search_with_progress
 from rulka.simulator.demonstrations import DrivenRace, record_demonstrations

@@ -22,8 +22,7 @@ import torch
 from rulka.contracts.artifacts import OWN_FILES
 from rulka.machine.device import use_device
 from rulka.machine.precision import raise_malloc_thresholds
-from rulka.params import Params
-from rulka.params.of_stages import params_of_stage
+from rulka.params import Params, params_of_stage
 from rulka.runtime.run_lock import locked
 from rulka.stages.folders import AGENT, AGENT_INIT, COMPARED, FRAMES, RACES, TRAINING_RUNS
 from rulka.stages.stage import check_not_cached, output_folder, require, run_stage

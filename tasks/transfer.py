@@ -23,8 +23,7 @@ from rulka.agents.initial_weights import check_agent, check_agreement, initial_a
 from rulka.agents.shared.networks import decision_table
 from rulka.contracts.actions import action_table
 from rulka.contracts.artifacts import load_artifact, write_artifact
-from rulka.params import Params, sections_of
-from rulka.params.of_stages import params_of_stage
+from rulka.params import Params, params_of_stage, sections_of
 from rulka.stages.folders import AGENT_INIT, COMPARED, ENCODER, POLICY, TRANSFER_REPORT
 from rulka.stages.provenance import provenance
 from rulka.stages.stage import output_folder, require, run_stage

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from rulka.buffers.ring import NO_SLOT, RingArrays, observation_index
+from rulka.machine.kernels import cached_njit
 
 
 class Transitions(NamedTuple):
@@ -76,7 +76,7 @@ def find_transitions(
     return transitions
 
 
-@njit(cache=True, nogil=True)
+@cached_njit
 def _follow_rows(ring: RingArrays, max_steps: int, past_exploring: bool, out: Transitions) -> None:
     rows, block_steps, num_cars = out.row, ring.reward.shape[1], ring.reward.shape[2]
     for b in range(rows.shape[0]):

@@ -32,8 +32,7 @@ def new(folder: Path, /, as_json: AsJson = False) -> None:
         text += (
             f"\n{PARAMS_FILE} has the edits of {packaged_file(PARAMS_FILE)}; `rulka params list --changed` shows them"
         )
-    found = {"folder": folder.as_posix(), "written": written, "has_edited_params": is_edited}
-    report(found, lambda: text, as_json)
+    report({"folder": folder.as_posix(), "written": written, "has_edited_params": is_edited}, lambda: text, as_json)
 
 
 def up() -> None:

@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
+
+from rulka.machine.kernels import cached_njit
 
 SCHEMA_VERSION = 2
 """Version of the observation schema. Artifacts store it, and loading rejects any other version."""
@@ -222,7 +223,7 @@ _F_PREVIOUS, _F_SLIDING, _F_CONTACT, _F_DAMPER, _F_GEARBOX, _F_GEAR, _F_RPM, _F_
 _F_MATERIAL, _F_SPIN, _F_VELOCITY, _F_UP, _F_WAYPOINTS, _F_MARGIN, _F_FREE = (int(i) for i in _AT[9:])
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@cached_njit
 def build_floats(
     cars: NDArray[np.float32],
     previous_keys: NDArray[np.float32],

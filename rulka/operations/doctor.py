@@ -30,7 +30,11 @@ from rulka.stages.graph import GRAPH_FILE, PARAMS_FILE, cache_folder, check_name
 
 PYTHONS = ("3.11", "3.12")
 CONSTRAINTS_FILE = Path("constraints.txt")
-KERNEL_MODULES = ("rulka.simulator.physics", "rulka.simulator.render_kernels")
+KERNEL_MODULES = (
+    *(f"rulka.simulator.{name}" for name in ("physics", "race_end", "render_kernels")),
+    *("rulka.buffers.transitions", "rulka.contracts.observation", "rulka.envs.scoring", "rulka.tracks.progress"),
+    *("rulka.recordings.lzo", "rulka.recordings.tick_inputs"),
+)
 SHARED_MEMORY = Path("/dev/shm")
 MIN_MEMORY_GB, MIN_DISK_GB = 6.0, 5.0
 MIN_SHARED_MEMORY_MB = 256.0
@@ -157,7 +161,7 @@ def _named(words: Sequence[str]) -> str:
 
 
 def compute() -> Finding:
-    """Checks that torch, numba and the simulator's kernels can be imported, and compiled kernels cached."""
+    """Checks that torch, numba and all kernels can be imported, and compiled kernels cached; repairs their cache."""
     try:
         for name in ("torch", "numba", *KERNEL_MODULES):
             importlib.import_module(name)
@@ -166,6 +170,9 @@ def compute() -> Finding:
     except RuntimeError as error:  # numba's, if it can write to no cache folder
         hint = "set NUMBA_CACHE_DIR to a folder that can be written"
         return Finding("compute", State.WRONG, f"compiled kernels cannot be kept: {error}", hint)
+    if removed := importlib.import_module("rulka.machine.kernels").remove_damaged():
+        text = f"damaged compiled kernels, now removed: {_named([file.name for file in removed])}"
+        return Finding("compute", State.NOTE, text, "nothing: their next use compiles them")
     return Finding("compute", State.OK, f"{os.cpu_count()} cores")
 
 

@@ -31,10 +31,8 @@ def keep_by_dvc(folders: Sequence[Path], done: str) -> None:
     files = sorted(f"{name}.dvc" for name in names)
     said = ""
     for command in (["add", *names], ["status", "--quiet", *files]):  # `dvc add` succeeds also where its cache is full
-        answer = subprocess.run(
-            [sys.executable, "-m", "dvc", "--wait-for-lock", *command],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        call = [sys.executable, "-m", "dvc", "--wait-for-lock", *command]
+        answer = subprocess.run(call, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         said += answer.stderr
         if answer.returncode != 0:
             message = f"{done}, but DVC has not taken in {named}: {said.strip()}"

@@ -6,6 +6,7 @@ description for every key. A missing key has its default; an unknown key is an e
 
 from __future__ import annotations
 
+from rulka.params.of_stages import params_of_stage
 from rulka.params.reader import (
     PARAMS_FILE,
     checked_params,

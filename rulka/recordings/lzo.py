@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 from lzallright import LZOCompressor, LZOError
-from numba import njit
 from numpy.typing import NDArray
 
+from rulka.machine.kernels import cached_njit
 from rulka.recordings.errors import DamagedError
 
 MAX_EXPANSION = 256
@@ -46,7 +46,7 @@ def decompress(data: bytes, size: int) -> bytes:
     raise DamagedError(f"the compressed data {problem}")
 
 
-@njit(cache=True, nogil=True)
+@cached_njit
 def _extended(source: NDArray[np.uint8], at: int, base: int) -> tuple[int, int]:
     """Reads a length: zero bytes add 255 each, the first other byte ends it. Returns (length, next)."""
     length = base
@@ -56,7 +56,7 @@ def _extended(source: NDArray[np.uint8], at: int, base: int) -> tuple[int, int]:
     return (length + int(source[at]) if at < source.shape[0] else length), at + 1
 
 
-@njit(cache=True, nogil=True)
+@cached_njit
 def _count(source: NDArray[np.uint8], limit: int) -> int:
     """Returns the uncompressed size: any number above `limit` if it exceeds that, `_CUT` without a proper end."""
     end = source.shape[0]

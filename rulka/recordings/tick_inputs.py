@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from rulka.contracts.actions import TICK_MS
+from rulka.machine.kernels import cached_njit
 from rulka.recordings.alignment import ACTION_KEYS
 from rulka.recordings.errors import DamagedError, check_count, check_version
 from rulka.recordings.model import InputEvent, new_event
@@ -93,7 +93,7 @@ def _to_events(changes: NDArray[np.int64], start_ms: int) -> list[InputEvent]:
     return events
 
 
-@njit(cache=True, nogil=True)
+@cached_njit
 def _take(bits: NDArray[np.uint8], at: int, count: int) -> int:
     """Returns `count` bits starting at bit `at`; -1 past the end."""
     if at + count > 8 * bits.shape[0]:
@@ -105,7 +105,7 @@ def _take(bits: NDArray[np.uint8], at: int, count: int) -> int:
     return value
 
 
-@njit(cache=True, nogil=True)
+@cached_njit
 def _change(bits: NDArray[np.uint8], at: int, width: int, row: NDArray[np.int64]) -> int:
     """Reads "unchanged" or a `width`-bit value into `row[2]`; returns the next bit position, -1 past the end.
 
@@ -120,7 +120,7 @@ def _change(bits: NDArray[np.uint8], at: int, width: int, row: NDArray[np.int64]
     return at + 1 + width if row[2] >= 0 else -1
 
 
-@njit(cache=True, nogil=True)
+@cached_njit
 def _decode(bits: NDArray[np.uint8], num_ticks: int, state_bits: int, rows: NDArray[np.int64]) -> tuple[int, int]:
     """Reads all ticks into rows (tick, kind, value); returns the numbers of rows and of bits read, -1 if bits lack.
 

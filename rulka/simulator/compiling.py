@@ -11,14 +11,15 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numba
 import numpy as np
-from numba import njit
 from numba.core import event
 from numba.extending import register_jitable
 from numpy.typing import NDArray
+
+from rulka.machine.kernels import cached_njit
 
 Array = NDArray[np.float64]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,7 +63,7 @@ def called_kernel(function: F) -> F:
 def cached_kernel(function: F) -> F:
     """Compiles a kernel that Python calls; its machine code is cached on disk."""
     function.__qualname__ += f"_{DIGEST}"
-    return cast("F", njit(cache=True, nogil=True, **OPTIONS)(function))
+    return cached_njit(function, **OPTIONS)
 
 
 class CompilationNotice(event.Listener):

@@ -11,10 +11,10 @@ Dimensions: Z zones, including those extrapolated past the finish; S samples of 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from rulka.contracts.observation import ZONE_SPACING_M
+from rulka.machine.kernels import cached_njit
 from rulka.tracks.geometry import line_frames
 from rulka.tracks.track import Track
 
@@ -31,7 +31,7 @@ def zone_frames(track: Track) -> NDArray[np.float64]:
     return np.ascontiguousarray(np.concatenate([tangent, left, np.cross(tangent, left)], axis=1))
 
 
-@njit(cache=True, nogil=True)
+@cached_njit
 def locate(
     position: NDArray[np.float64],
     centre: NDArray[np.float64],
@@ -74,7 +74,7 @@ def locate(
     return index, (index + share) * spacing_m, lateral, height
 
 
-@njit(cache=True, nogil=True)
+@cached_njit
 def _beyond(
     position: NDArray[np.float64], centre: NDArray[np.float64], frames: NDArray[np.float64], zone: int
 ) -> float:
@@ -86,7 +86,7 @@ def _beyond(
     )
 
 
-@njit(cache=True, nogil=True)
+@cached_njit
 def _walk(
     position: NDArray[np.float64],
     centre: NDArray[np.float64],

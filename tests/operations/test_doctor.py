@@ -1,6 +1,7 @@
 """The doctor's findings on a machine and a folder: every state of each check; a failing check stops no other."""
 
 import os
+import re
 import socket
 import subprocess
 from collections.abc import Callable
@@ -81,6 +82,15 @@ def test_torch_that_cannot_be_imported_leaves_the_device_open(monkeypatch: pytes
     monkeypatch.setattr(doctor.importlib, "import_module", no_module)
     assert doctor.compute().state is State.WRONG
     assert doctor.device().state is State.UNKNOWN
+
+
+def test_every_cache_of_kernels_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {file for file in (ROOT / "rulka").rglob("*.py") if re.search("^@cached_", file.read_text(), re.MULTILINE)}
+    assert files == {ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in doctor.KERNEL_MODULES}
+    assert doctor.compute().state is State.OK
+    monkeypatch.setattr("rulka.machine.kernels.remove_damaged", lambda: [Path("cache/drive.nbi")])
+    found = doctor.compute()
+    assert (found.state, "drive.nbi" in found.text) == (State.NOTE, True)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,25 @@ def test_a_kernel_is_cached_until_a_source_is_edited(tmp_path, monkeypatch) -> N
     assert not edited.stats.cache_hits
 
 
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
+@pytest.mark.parametrize("left", [0.0, 0.5, 0.99])
+def test_a_damaged_cache_is_said_once_and_repaired(
+    kind: str, left: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a power cut leaves it, or a copy that was not finished: index and machine code."""
+    load_outer(tmp_path, monkeypatch)(1.0)
+    (file,) = tmp_path.rglob(f"*.{kind}")
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(left * len(whole))])
+    caplog.clear()
+    assert load_outer(tmp_path, monkeypatch)(1.0) == 101.0
+    assert caplog.text.count("damaged and removed") == 1
+    again = load_outer(tmp_path, monkeypatch)
+    assert again(1.0) == 101.0
+    assert again.stats.cache_hits
+    assert caplog.text.count("damaged and removed") == 1
+
+
 def test_all_that_kernels_import_is_in_the_digest() -> None:
     """Constants and kernels alike; classes and functions that only Python calls are no part of machine code."""
     package = Path(compiling.__file__).parents[1]
