@@ -65,7 +65,14 @@ class ReplayAgainstTwin(RuleBasedStateMachine):
     def insert(self, stream: int, is_anew: bool, seed: int) -> None:
         before = self.newest.get(stream)
         block = self.random_block(None if is_anew else before, np.random.default_rng(seed))
-        self.replay.insert(block, stream, self.num_inserted * SPEC.num_env_steps)
+        for replay in (self.replay, self.saved) if self.saved else (self.replay,):
+            replay.insert(block, stream, self.num_inserted * SPEC.num_env_steps)
+        if self.saved is not None:  # what it did not say shows in what follows
+            for name in ("is_held_out", "next_slot"):
+                np.testing.assert_array_equal(
+                    *(getattr(each.ring.arrays, name)[: each.ring.num_blocks] for each in (self.replay, self.saved))
+                )
+            self.saved = None
         self.num_inserted, self.newest[stream] = self.num_inserted + 1, block
         number = max(self.blocks, default=-1) + 1
         self.blocks[number] = stream, copy.deepcopy(block)
@@ -79,6 +86,7 @@ class ReplayAgainstTwin(RuleBasedStateMachine):
     @rule()
     def forget(self) -> None:
         self.replay.clear()
+        self.saved: Replay | None = None
         self.blocks: dict[int, tuple[int, ExperienceBlock]] = {}
         self.measured: dict[Place, float] = {}
         self.priority: dict[Place, float] = {}
@@ -120,6 +128,7 @@ class ReplayAgainstTwin(RuleBasedStateMachine):
         places = [places[k] for k in rng.permutation(len(places))[: rng.integers(0, 5)]]
         errors = rng.normal(size=len(places)).astype(np.float32)
         assert self.replay.priorities is not None
+        self.saved = None
         self.replay.priorities.update(np.array([self.row(place) for place in places], np.int64), errors)
         is_first = not self.measured
         self.measured |= {place: abs(float(error)) + EPSILON for place, error in zip(places, errors, strict=True)}
@@ -130,7 +139,7 @@ class ReplayAgainstTwin(RuleBasedStateMachine):
 
     @rule(seed=SEEDS)
     def save_and_load(self, seed: int) -> None:
-        """To the bit: both draw the same, and the loaded one goes on."""
+        """To the bit: both draw the same, and go on alike."""
         state, pieces = self.replay.experience()
         resumed = self.make()
         resumed.load_experience(StoredExperience(copy.deepcopy(state), copy.deepcopy(dict(pieces))))
@@ -141,7 +150,7 @@ class ReplayAgainstTwin(RuleBasedStateMachine):
                     replay._generator.manual_seed(seed)
                     drawn.append(draw(getattr(replay, source)))
                 assert all(torch.equal(*columns) for columns in zip(*drawn, strict=True))
-        self.replay = resumed
+        self.saved, self.replay = self.replay if self.blocks else None, resumed
 
     # What holds at any time ------------------------------------------------------------------------------------------
 
