@@ -78,8 +78,10 @@ class IqnActor(NetworkActor[IqnNetwork]):
 
     def _epsilon(self, num_cars: int) -> Tensor:
         """Returns the epsilon of each car [N]; later cars in the batch explore less."""
-        share = torch.linspace(0.0, 1.0, num_cars, device=self._device)
-        return self._params.epsilon.at(self._moment) ** (1.0 + self._params.epsilon_spread * share)
+        epsilon, spread = self._params.epsilon.at(self._moment), self._params.epsilon_spread
+        if spread == 0.0:
+            return torch.full((num_cars,), epsilon, device=self._device)
+        return epsilon ** (1.0 + spread * torch.linspace(0.0, 1.0, num_cars, device=self._device))
 
     # Inference --------------------------------------------------------------------------------------------------------
 
@@ -97,7 +99,7 @@ class IqnActor(NetworkActor[IqnNetwork]):
                 draw_noise(network, self._generators.device)
             else:
                 clear_noise(network)
-        return self._outputs(image, floats).unflatten(1, (self._choices.num_places, -1))
+        return self._outputs(image, floats).reshape(len(floats), self._choices.num_places, -1)
 
     def _outputs_of(self, network: IqnNetwork, image: Tensor, floats: Tensor) -> Tensor:
         if network not in self._factors:
