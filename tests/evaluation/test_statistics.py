@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from rulka.evaluation.statistics import (
     improvement_p,
@@ -39,12 +43,35 @@ def test_p_of_an_improvement_is_that_of_all_permutations() -> None:
     """Of the 20 ways to draw three of six runs one is as extreme on this side, and as many on the other."""
     assert improvement_p(np.array([4.0, 5.0, 6.0]), np.array([1.0, 2.0, 3.0])) == pytest.approx(2 / 20)
     assert improvement_p(np.ones(3), np.ones(3)) == 1.0
-    values = np.array([3.0, 1.0, 2.0, 2.0, 5.0, 4.0, 2.0])  # with ties
+
+
+SCORES = st.lists(st.sampled_from([0.0, 0.5, 0.75, 1.0, 2.0]), min_size=2, max_size=4).map(np.array)  # with ties
+
+
+@given(ours=SCORES, theirs=SCORES)
+def test_improvements_are_those_of_brute_force(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> None:
+    def share(first: Sequence[float], second: Sequence[float]) -> float:
+        wins = [1.0 if one > other else 0.5 if one == other else 0.0 for one in first for other in second]
+        return sum(wins) / len(wins)
+
+    observed, values = share(ours, theirs), [*ours, *theirs]
     splits = [
-        probability_of_improvement(values[list(ours)], np.delete(values, ours)) for ours in combinations(range(7), 3)
+        share([values[k] for k in chosen], [values[k] for k in range(len(values)) if k not in chosen])
+        for chosen in combinations(range(len(values)), len(ours))
     ]
-    tails = (np.mean(np.array(splits) >= splits[0] - 1e-9), np.mean(np.array(splits) <= splits[0] + 1e-9))
-    assert improvement_p(values[:3], values[3:]) == pytest.approx(min(1.0, 2 * min(tails)))
+    assert probability_of_improvement(ours, theirs) == pytest.approx(observed)
+    above = sum(split >= observed - 1e-9 for split in splits) / len(splits)
+    below = sum(split <= observed + 1e-9 for split in splits) / len(splits)
+    assert improvement_p(ours, theirs) == pytest.approx(min(1.0, 2 * min(above, below)))
+
+
+@given(values=st.lists(st.floats(-1e3, 1e3), min_size=6, max_size=12).map(np.array))
+def test_the_interval_of_a_median_is_the_narrowest_pair_of_places_that_holds_it(values: NDArray[np.float64]) -> None:
+    """Places k and N + 1 - k miss it where fewer than k of N fair coins, or more than N - k, fall below."""
+    num, ordered = len(values), np.sort(values)
+    missed = [2 * sum(math.comb(num, j) for j in range(place)) / 2**num for place in range(1, num // 2 + 1)]
+    place = max(k for k, share in enumerate(missed) if share <= 0.05)
+    assert median_interval(values) == (ordered[place], ordered[num - 1 - place])
 
 
 def test_intervals_by_hand() -> None:
