@@ -143,7 +143,7 @@ ROWS = (
     Row("track reference tiny --budget 1 --out {place}/lap.txt --json", names_its_file, "{place}/lap.txt"),
     Row("track reference tiny --budget 1 --out {place}/a", lambda _, path: "time_ms:" in path.read_text(), "{place}/a"),
     Row(f"env train CartPole-v1 --seed 4 --json {BRIEF}", lambda text, _: json.loads(text)["seed"] == 4),
-    Row(f"env train CartPole-v1 --algorithm iqn {BRIEF}", lambda text, _: "mean_return" in text),
+    Row(f"env train CartPole-v1 --algorithm iqn {BRIEF} iqn.start_steps=256", lambda text, _: "mean_return" in text),
     Row(
         "env evaluate trained --episodes 3 --seed 9 --json",
         lambda text, _: json.loads(text)["episodes"] == 3,

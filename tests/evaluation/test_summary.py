@@ -19,8 +19,7 @@ def test_summary_by_hand(make_race: MakeRace) -> None:
     entry = summarise(races)
     assert (entry["races"], entry["finished"], entry["finish_rate"]) == (4, 3, 0.75)
     assert (entry["best_time_s"], entry["median_time_s"]) == (4.0, 5.0)
-    # No more than a quarter of three times is cut: none. Wilson, 3 of 4.
-    assert entry["iqm_time_s"] == pytest.approx(19 / 3, abs=1e-4)
+    # Wilson, 3 of 4.
     assert entry["finish_rate_interval"] == pytest.approx([0.3006, 0.9544], abs=1e-4)
     assert entry["mean_progress_m"] == pytest.approx(90.0)
     assert entry["median_time_interval_s"] is None, "three times are too few"
@@ -31,16 +30,6 @@ def test_summary_by_hand(make_race: MakeRace) -> None:
     assert entry["best_time_s"] is None
     assert entry["median_time_s"] is None
     assert entry["mean_progress_m"] == 40.0
-
-
-def test_intervals_of_times_by_hand(make_race: MakeRace) -> None:
-    """Seven times of 4 s and one of 10: a resample holds 3 or more of it in 6.7 % of cases, 4 or more in 1.1 %.
-
-    With three the middle half is 4, 4, 4 and 10; the median moves from four on.
-    """
-    entry = summarise([make_race(speed) for speed in (*[25] * 7, 10)], seed=1)
-    assert entry["iqm_time_interval_s"] == [4.0, 5.5]
-    assert entry["median_time_interval_s"] == [4.0, 4.0]
 
 
 def test_comparison_by_hand(make_race: MakeRace) -> None:
