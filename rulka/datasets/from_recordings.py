@@ -19,12 +19,7 @@ from rulka.contracts.actions import TICK_MS
 from rulka.contracts.observation import CAR
 from rulka.datasets.formats.races import QuarantinedFile, Race, RaceDataset
 from rulka.datasets.params import SelectParams
-from rulka.datasets.selection import (
-    UnusableRecordingError,
-    quarantined,
-    refuse_unwanted,
-    too_slow,
-)
+from rulka.datasets.selection import UnusableRecordingError, quarantined, refuse_unwanted, too_slow
 from rulka.machine.errors import UserError, counted
 from rulka.recordings.alignment import inputs_to_controls, require_inputs
 from rulka.recordings.car_rows import car_rows

@@ -26,13 +26,7 @@ from rulka.evaluation.results import RaceResult, best_race, finish_times_s
 from rulka.evaluation.statistics import stratified_interval
 from rulka.machine.device import CPU
 from rulka.machine.errors import UserError
-from rulka.operations.history import (
-    ALL_TRACKS,
-    RECORDS_FOLDER,
-    NightRow,
-    append_history,
-    read_history,
-)
+from rulka.operations.history import ALL_TRACKS, RECORDS_FOLDER, NightRow, append_history, read_history
 from rulka.operations.kept import LATEST, PROMOTED, find_agent, name_of, promoted_name
 from rulka.operations.pairs import Comparison, Racer, load_racer, provable_lead, race_pairs, verdict
 from rulka.operations.promotion import describe, promote

@@ -13,14 +13,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from rulka.evaluation.results import (
-    MPS_TO_KMH,
-    Evaluation,
-    RaceResult,
-    best_race,
-    median_race,
-    time_at_distance_s,
-)
+from rulka.evaluation.results import MPS_TO_KMH, Evaluation, RaceResult, best_race, median_race, time_at_distance_s
 from rulka.machine.errors import counted
 from rulka.report.road import draw_top
 from rulka.report.theme import EDGE, INK, MUTED, ORANGE, SPEED_COLOURS, WIDTH_IN, colours_of
