@@ -119,9 +119,8 @@ def capture(params: Params, *, races_dir: Path, out_dir: Path, runs_dir: Path) -
             if capture.backend == "game":
                 write_quarantine(folder, _through_game(races, track, settings, writer, bar, kept))
             else:
-                roads = {
-                    uid: (dataset.tracks[uid], bake_scene(dataset.tracks[uid])) for uid in {r.map_uid for r in races}
-                }
+                used = {race.map_uid: dataset.tracks[race.map_uid] for race in races}
+                roads = {uid: (road, bake_scene(road)) for uid, road in used.items()}
                 jobs = [
                     _Job(race, *roads[race.map_uid], settings, params.simulator, drive, kept / f"{number}.npz")
                     for number, (race, drive) in enumerate([*((race, None) for race in races), *again])

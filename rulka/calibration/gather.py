@@ -11,13 +11,7 @@ from rulka.calibration.windows import Windows, cut_windows
 from rulka.contracts.observation import CAR
 from rulka.datasets.formats.races import Race
 from rulka.datasets.formats.split import hash_fraction, split_races
-from rulka.datasets.from_recordings import (
-    blocks_of,
-    find_recordings,
-    map_name,
-    path_of_ghost,
-    race_of_ghost,
-)
+from rulka.datasets.from_recordings import blocks_of, find_recordings, map_name, path_of_ghost, race_of_ghost
 from rulka.machine.errors import UserError, counted
 from rulka.recordings.model import Ghost
 from rulka.recordings.reader import embedded_map, read_recording

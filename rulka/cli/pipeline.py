@@ -29,9 +29,8 @@ def new(folder: Path, /, as_json: AsJson = False) -> None:
     # A checkout's parameters may be edited.
     is_edited = PARAMS_FILE.name in written and read_params(folder / PARAMS_FILE) != Params()
     if is_edited:
-        text += (
-            f"\n{PARAMS_FILE} has the edits of {packaged_file(PARAMS_FILE)}; `rulka params list --changed` shows them"
-        )
+        text += f"\n{PARAMS_FILE} has the edits of {packaged_file(PARAMS_FILE)}; "
+        text += "`rulka params list --changed` shows them"
     report({"folder": folder.as_posix(), "written": written, "has_edited_params": is_edited}, lambda: text, as_json)
 
 

@@ -9,14 +9,7 @@ import bisect
 import math
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 Step = Annotated[int, Field(le=10**12)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]

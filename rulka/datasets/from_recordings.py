@@ -19,12 +19,7 @@ from rulka.contracts.actions import TICK_MS
 from rulka.contracts.observation import CAR
 from rulka.datasets.formats.races import QuarantinedFile, Race, RaceDataset
 from rulka.datasets.params import SelectParams
-from rulka.datasets.selection import (
-    UnusableRecordingError,
-    quarantined,
-    refuse_unwanted,
-    too_slow,
-)
+from rulka.datasets.selection import UnusableRecordingError, quarantined, refuse_unwanted, too_slow
 from rulka.machine.errors import UserError, counted
 from rulka.recordings.alignment import inputs_to_controls, require_inputs
 from rulka.recordings.car_rows import car_rows
@@ -352,19 +347,15 @@ def _choose_map(uids: Sequence[str], wanted: str | None, quarantine: Sequence[Qu
         maps = ", ".join(f"{uid} ({count})" for uid, count in counts.most_common(NUM_SHOWN_REASONS))
         message = f"no race on the map {wanted!r} can be used; usable ones are on {maps}"
         hint = "Set races.map_uid in params.yaml to one of these, or to null."
-        raise _nothing_usable(message, hint, quarantine)
-    reasons = [f"  {item.file}: {item.error}\n    {item.hint}" for item in quarantine[:NUM_SHOWN_REASONS]]
-    rest = len(quarantine) - len(reasons)
-    more = [f"  and {rest} more"] if rest else []
-    message = "none of the recordings can be used:\n" + "\n".join(reasons + more)
-    hint = "Add other recordings, or set races.source in params.yaml to driver."
-    raise _nothing_usable(message, hint, quarantine)
-
-
-def _nothing_usable(message: str, hint: str, quarantine: Sequence[QuarantinedFile]) -> NoUsableRecordingError:
+    else:
+        reasons = [f"  {item.file}: {item.error}\n    {item.hint}" for item in quarantine[:NUM_SHOWN_REASONS]]
+        rest = len(quarantine) - len(reasons)
+        more = [f"  and {rest} more"] if rest else []
+        message = "none of the recordings can be used:\n" + "\n".join(reasons + more)
+        hint = "Add other recordings, or set races.source in params.yaml to driver."
     error = NoUsableRecordingError(message, hint=hint)
     error.quarantine = tuple(sorted(quarantine, key=lambda item: item.file))
-    return error
+    raise error
 
 
 def _track(uid: str, races: Sequence[_Usable]) -> tuple[Track | None, dict[str, UnusablePathError]]:

@@ -9,12 +9,7 @@ import numpy as np
 
 from rulka.agents.algorithms import label_of
 from rulka.evaluation.results import Evaluation, RaceResult, finish_times_s
-from rulka.evaluation.statistics import (
-    Interval,
-    median_interval,
-    rank_sum_p,
-    wilson_interval,
-)
+from rulka.evaluation.statistics import Interval, median_interval, rank_sum_p, wilson_interval
 from rulka.reference.medals import medal_won, medals_of
 
 Json = dict[str, Any]

@@ -26,13 +26,7 @@ from rulka.evaluation.results import RaceResult, best_race, finish_times_s
 from rulka.evaluation.statistics import stratified_interval
 from rulka.machine.device import CPU
 from rulka.machine.errors import UserError
-from rulka.operations.history import (
-    ALL_TRACKS,
-    RECORDS_FOLDER,
-    NightRow,
-    append_history,
-    read_history,
-)
+from rulka.operations.history import ALL_TRACKS, RECORDS_FOLDER, NightRow, append_history, read_history
 from rulka.operations.kept import LATEST, PROMOTED, find_agent, name_of, promoted_name
 from rulka.operations.pairs import Comparison, Racer, load_racer, provable_lead, race_pairs, verdict
 from rulka.operations.promotion import describe, promote
@@ -151,10 +145,9 @@ def race_night(
     past = read_history()
     where = tracks_to_race_on(tracks, params)
     if (pairs := asked * len(where)) < FEWEST_PAIRS:
-        message = f"{pairs} pairs are too few for a night: they prove no lead below {100 * provable_lead(pairs):.0f} %"
-        raise UserError(
-            f"{message} of the track, it takes {FEWEST_PAIRS} pairs", hint="Give `--races`, or more tracks."
-        )
+        lead = f"{100 * provable_lead(pairs):.0f} % of the track"
+        message = f"{pairs} pairs are too few for a night: they prove no lead below {lead}"
+        raise UserError(f"{message}, it takes {FEWEST_PAIRS} pairs", hint="Give `--races`, or more tracks.")
     said = describe(promote(latest, _nobody)) if promoted_name() is None else ""
     names = {role: name_of(find_agent(role)) for role in (LATEST, PROMOTED)}
     first, second = (load_racer(name, find_agent(role), params, device) for role, name in names.items())

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
+from numpy.typing import NDArray
 
+from rulka.evaluation.results import RaceResult
+from rulka.evaluation.statistics import Interval
 from rulka.machine.errors import counted
 from rulka.machine.progress import Progress
 from rulka.operations.pairs import Comparison, Racer, TrackPairs
@@ -18,14 +23,6 @@ from rulka.params import Params
 from rulka.report.theme import BLUE, EDGE, MUTED, WIDTH_IN, to_png
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, frame_times_ms, race_frames, write_mp4
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from numpy.typing import NDArray
-
-    from rulka.evaluation.results import RaceResult
-    from rulka.evaluation.statistics import Interval
 
 ROW_IN, AROUND_IN = 0.5, 1.5
 SPREAD = 0.22

@@ -20,15 +20,7 @@ from rulka.agents.params import ALGORITHMS
 from rulka.contracts.problems import did_you_mean
 from rulka.contracts.stored import checked
 from rulka.machine.errors import UserError
-from rulka.params import (
-    PARAMS_FILE,
-    Params,
-    checked_params,
-    keys_of,
-    packaged_file,
-    read_sections,
-    resolved,
-)
+from rulka.params import PARAMS_FILE, Params, checked_params, keys_of, packaged_file, read_sections, resolved
 from rulka.params.reader import one_line, parsed
 from rulka.params.writer import with_sections, with_values
 from rulka.stages.folders import PRESETS_DIR, PRESETS_LOG, preset_names

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
+from numpy.typing import NDArray
 
 from rulka.contracts.stored import LARGEST
 from rulka.machine.errors import UserError
 from rulka.report.theme import WIDTH_IN
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from matplotlib.figure import Figure
-    from numpy.typing import NDArray
-
 
 DASHES = ("-", "--", "-.")
 ROWS = (

@@ -5,32 +5,20 @@ Public plot functions return one figure, or None if there is no data; `theme.to_
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from rulka.evaluation.results import (
-    MPS_TO_KMH,
-    Evaluation,
-    RaceResult,
-    best_race,
-    median_race,
-    time_at_distance_s,
-)
+from rulka.evaluation.results import MPS_TO_KMH, Evaluation, RaceResult, best_race, median_race, time_at_distance_s
 from rulka.machine.errors import counted
 from rulka.report.road import draw_top
 from rulka.report.theme import EDGE, INK, MUTED, ORANGE, SPEED_COLOURS, WIDTH_IN, colours_of
 from rulka.tracks.top_view import TopView, road_edges, top_view
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from rulka.tracks.track import Track
+from rulka.tracks.track import Track
 
 DISTANCE_STEP_M = 1.0
 FAR_BEHIND = 1.5

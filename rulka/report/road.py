@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
+from numpy.typing import NDArray
 
 from rulka.contracts.observation import MATERIAL_GROUP, ZONE_SPACING_M
 from rulka.report.theme import BLUE, GREEN, INK, MUTED, PINK
 from rulka.tracks.top_view import TopView, road_edges
-from rulka.tracks.track import DROP, VERGE, WALL
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from numpy.typing import NDArray
-
-    from rulka.tracks.track import Track
+from rulka.tracks.track import DROP, VERGE, WALL, Track
 
 CHUNK_ZONES = 24
 """Zones drawn as one piece. Higher pieces are drawn on top, so that bridges cover the road below."""

@@ -8,18 +8,15 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 
 mpl.use("Agg")
 
 import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from rulka.evaluation.results import Evaluation
+from rulka.evaluation.results import Evaluation
 
 STYLE = Path(__file__).with_name("plots.mplstyle")
 WIDTH_IN = 9.6

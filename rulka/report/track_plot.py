@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from numpy.typing import NDArray
 
 from rulka.contracts.observation import ZONE_SPACING_M
 from rulka.report.road import SURFACE_COLOURS, SURFACES, draw_top, groups_of
 from rulka.report.theme import BLUE, INK, MUTED, WIDTH_IN
 from rulka.tracks.facts import climb_m, difficulty_of
 from rulka.tracks.top_view import road_edges, top_view
-from rulka.tracks.track import DROP, VERGE, WALL
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from numpy.typing import NDArray
-
-    from rulka.tracks.track import Track
+from rulka.tracks.track import DROP, VERGE, WALL, Track
 
 MARGIN_IN = 0.35
 SHEET_COLUMNS, PANEL_HEIGHT_IN = 2, 2.8

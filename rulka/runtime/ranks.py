@@ -29,11 +29,7 @@ import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.multiprocessing.spawn import (
-    ProcessException,
-    ProcessExitedException,
-    start_processes,
-)
+from torch.multiprocessing.spawn import ProcessException, ProcessExitedException, start_processes
 
 from rulka.agents.shared.learner import Learner
 from rulka.agents.shared.quantisation import Quantiser

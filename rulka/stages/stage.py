@@ -228,14 +228,11 @@ def _run(main: Callable[[], None]) -> int:
         _note_start()
         _Watch().start()
         main()
-    except UserError as error:
-        return _fail(error)
     except Exception as error:
-        known = disk_error_of(error)
-        if known is None:
-            _say(f"{traceback.format_exc()}{_described_outs()}")
-            return EXIT_USER_ERROR
-        return _fail(known)
+        known = error if isinstance(error, UserError) else disk_error_of(error)
+        what = f"error: {known.for_people()}\n" if known else traceback.format_exc()
+        _say(f"{what}{_described_outs()}")
+        return EXIT_USER_ERROR
     _INTERRUPTS.ignore()  # the output is complete: let DVC record it
     return 0
 
@@ -255,11 +252,6 @@ def _note_start() -> None:
     _RUN.set(run)
     for out in run.outs:  # fail before the work, not after it
         check_can_hold(out.parent)
-
-
-def _fail(error: UserError) -> int:
-    _say(f"error: {error.for_people()}\n{_described_outs()}")
-    return EXIT_USER_ERROR
 
 
 def _described_outs() -> str:

@@ -63,14 +63,9 @@ class OffPolicyLearner(Learner[OffPolicyT, NetworkT]):
         """Warns of first rewards [T, N] whose returns are too large for values that begin at 0."""
         typical = float(np.abs(reward).mean()) / max(1.0 - self._params.gamma.at(self.moment), 1e-4)
         if typical > LARGE_RETURN:
-            _LOGGER.warning(
-                "%s: returns are about %.0f, and values beyond %.0f may take longer to learn than the run lasts: "
-                "divide all rewards by %.0f",
-                self._spec.algorithm,
-                typical,
-                LARGE_RETURN,
-                typical / LARGE_RETURN * 10.0,
-            )
+            told = f"values beyond {LARGE_RETURN:.0f} may take longer to learn than the run lasts"
+            to_do = f"divide all rewards by {typical / LARGE_RETURN * 10.0:.0f}"
+            _LOGGER.warning("%s: returns are about %.0f, and %s: %s", self._spec.algorithm, typical, told, to_do)
 
     def experience(self) -> StoredExperience:
         """Returns the content of the ring."""

@@ -341,9 +341,8 @@ def _quarantine(folder: Path, meta: Mapping[str, Any]) -> tuple[QuarantinedFile,
 def _race(row: dict[str, Any], ticks: _ByRace, states: _ByRace) -> Race:
     race_id, num_ticks = row["race_id"], row.pop("num_ticks")
     if race_id not in states or len(ticks.get(race_id, ((), ()))[1]) != num_ticks:
-        raise UserError(
-            f"race {race_id} has no states, or not the {num_ticks} ticks it should have", hint=remake("races")
-        )
+        message = f"race {race_id} has no states, or not the {num_ticks} ticks it should have"
+        raise UserError(message, hint=remake("races"))
     row["checkpoint_times_ms"] = tuple(row["checkpoint_times_ms"])
     state_time_ms, state = states[race_id]
     return Race(**row, controls=ticks[race_id][1], state_time_ms=state_time_ms, state=state)
