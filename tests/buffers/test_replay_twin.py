@@ -143,6 +143,7 @@ class ReplayAgainstTwin(RuleBasedStateMachine):
         state, pieces = self.replay.experience()
         resumed = self.make()
         resumed.load_experience(StoredExperience(copy.deepcopy(state), copy.deepcopy(dict(pieces))))
+        resumed.beta = self.replay.beta  # a schedule of the learner, set before each draw
         for source in ("own", "held_out"):
             if self.places(source == "held_out"):
                 drawn = []
