@@ -109,11 +109,12 @@ def capture(params: Params, *, races_dir: Path, out_dir: Path, runs_dir: Path) -
             main_track=track.uid,
             splits=splits,
         )
-        total = sum(race.duration_ms // table.duration_ms + 1 for race in [*races, *(race for race, _ in again)])
+        recovering = sum(race.duration_ms // table.duration_ms + 1 for race, _ in again)
+        total = sum(race.duration_ms // table.duration_ms + 1 for race in races) + recovering
         if again:
-            frames = sum(race.duration_ms // table.duration_ms + 1 for race, _ in again)
-            minutes = max(1, round(frames / DECISIONS_PER_S / capture.num_workers / 60))
-            say(f"capture: {frames:,} of {total:,} frames are of recovery drives on {track.name}: about {minutes} min")
+            minutes = max(1, round(recovering / DECISIONS_PER_S / capture.num_workers / 60))
+            shares = f"{recovering:,} of {total:,} frames are of recovery drives on {track.name}"
+            say(f"capture: {shares}: about {minutes} min")
         kept.mkdir(parents=True, exist_ok=True)
         with Progress("capture", total, "frames") as bar:
             if capture.backend == "game":

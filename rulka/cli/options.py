@@ -22,7 +22,7 @@ TrackName = Annotated[str | None, _HINT]
 """Track argument whose help lists the campaign's slugs."""
 TrackNames = Annotated[tuple[str, ...], _HINT]
 OneTrack = Annotated[str, tyro.conf.arg(help=f"a slug, a track file, or the uid of a track in data/races {_SLUGS}")]
-_PRESETS = f"{', '.join(preset_names())}, `list`, or `undo` while params.yaml is as the last one left it"
+_PRESETS = f"{', '.join([*preset_names(), '`list`'])}, or `undo` while params.yaml is as the last one left it"
 PresetName = Annotated[str, tyro.conf.arg(help=_PRESETS)]
 DeviceName = Annotated[str | None, tyro.conf.arg(metavar="auto|cpu|cuda|cuda:N|mps")]
 

@@ -141,10 +141,11 @@ def unread_files(folder: Path) -> list[str]:
         problems = (
             (not is_utf8(path), "rename it, DVC takes no name that is not UTF-8"),
             (name.endswith(ARCHIVES), "unpack it, archives are not opened"),
-            (f"{SUFFIX}." in name, "rename it if it is a recording, which ends in .Gbx"),
+            (f"{SUFFIX}." in name and not name.endswith(SUFFIX), "rename it if it is a recording, which ends in .Gbx"),
             (path.exists() and not (path.is_file() or path.is_dir()), "remove it, it is a pipe or a device"),
         )
-        lines += [f"{utf8_path(path)}: {to_do}" for is_so, to_do in problems if is_so][:1]
+        if found := [to_do for is_so, to_do in problems if is_so]:
+            lines.append(f"{utf8_path(path)}: {found[0]}")
     return lines
 
 

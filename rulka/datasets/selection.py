@@ -47,7 +47,7 @@ def refuse_unwanted(recording: Recording, ghost: Ghost, select: SelectParams) ->
     if select.device not in ("any", device):
         message = f"driven with {device} inputs, {select.device} is wanted"
         raise OtherDeviceError(message, hint="Set races.select.device in params.yaml to any to use both.")
-    if ghost.car not in ("", select.car) and select.car is not None:  # the oldest games name no car
+    if select.car is not None and ghost.car not in ("", select.car):  # the oldest games name no car
         message = f"driven with the car {ghost.car!r}, {select.car!r} is wanted"
         simulated = "Only the StadiumCar of TrackMania Forever and United is simulated."
         raise OtherCarError(message, hint=f"{simulated} Set races.select.car in params.yaml to null to use any car.")

@@ -73,7 +73,7 @@ def improvement_p(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> flo
     """
     found = stats.permutation_test(
         (ours, theirs),
-        lambda first, second, axis: probability_of_improvement(first, second),  # of the last axis
+        lambda first, second, axis: probability_of_improvement(first, second),  # axis is -1, the only one it takes
         n_resamples=math.comb(18, 9),
         rng=np.random.default_rng(0),
     )

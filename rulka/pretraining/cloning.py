@@ -314,12 +314,12 @@ def predict_own(policy: Cloned, frames: FrameDataset, races: Sequence[FrameRace]
         seen[:, part] = previous[is_going]
         outputs[at] = policy.decide(encoded[at], seen)
         chosen = distribution.greedy(outputs[at])
-        pressed = keys_of(chosen) if table.is_analog else keys[chosen].flatten(1)
+        pressed = keys_of_controls(chosen) if table.is_analog else keys[chosen].flatten(1)
         previous[is_going] = torch.cat([previous[is_going], pressed], dim=1)[:, -previous.shape[1] :]
     return Predictions(outputs.cpu(), table)
 
 
-def keys_of(controls: Tensor) -> Tensor:
+def keys_of_controls(controls: Tensor) -> Tensor:
     """Returns the keys [B, 4] that the simulator derives from controls [B, 3]; see `rulka.simulator.physics`."""
     steer, gas, brake = controls.unbind(dim=1)
     return torch.stack([gas > PRESSED, brake > PRESSED, steer < 0.0, steer > 0.0], dim=1).to(controls.dtype)

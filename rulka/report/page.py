@@ -135,9 +135,10 @@ def render_report(report: Report) -> str:
 
 
 def _unchanged(evaluation: Evaluation) -> list[str]:
-    """Returns the labels of the contestants that drove each race as the cloned policy did."""
+    """Returns the labels of the trained agents that drove each race as the cloned policy did."""
     driven = {c.key: [(race.time_ms, race.end, race.progress_m) for race in c.races] for c in evaluation.contestants}
-    return [c.label for c in evaluation.contestants if c.key != "cloned" and driven[c.key] == driven.get("cloned")]
+    agents = [c for c in evaluation.contestants if c.key not in ("cloned", "random")]
+    return [c.label for c in agents if driven[c.key] == driven.get("cloned")]
 
 
 def headline(metrics: Mapping[str, Any]) -> str:

@@ -196,9 +196,8 @@ def note_inputs(entry: Mapping[str, Any]) -> dict[str, Any]:
     """
     sections = _sections()
     noted = {f"{name} in {PARAMS_FILE}": sections.get(name) for name in sections_of_stage(entry, sections)}
-    for is_code in (True, False):
-        noted |= {file.as_posix(): _mark(file, is_code) for file in _files(_deps(entry, is_code=is_code))}
-    return noted
+    noted |= {file.as_posix(): _hash(file) for file in _files(_deps(entry, is_code=True))}
+    return noted | {file.as_posix(): _mark(file) for file in _files(_deps(entry, is_code=False))}
 
 
 def changes_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -220,9 +219,16 @@ def _sections() -> dict[str, Any]:
     return sections if isinstance(sections, dict) else {}
 
 
-def _mark(file: Path, is_code: bool) -> str:
+def _hash(file: Path) -> str:
     try:
-        status = file.stat()
-        return hash_code([file]) if is_code else f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
+        return hash_code([file])
     except OSError:  # removed, perhaps just now: a change as well
         return _GONE
+
+
+def _mark(file: Path) -> str:
+    try:
+        status = file.stat()
+    except OSError:
+        return _GONE
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"

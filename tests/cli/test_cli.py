@@ -112,13 +112,14 @@ def test_inspect_tells_of_files_folders_and_what_is_wrong_with_them(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["file", "error", "hint"], "of a file that is not there no more"
     assert "nosuch.Gbx cannot be read" in lines[1]
-    (tmp_path / "b.gbx").write_bytes(forge.recording_file())
+    (tmp_path / "b.gbx.gbx").write_bytes(forge.recording_file())
     assert call(f"recordings inspect {tmp_path}") == 0, "one file is good"
     said = capsys.readouterr().out
     assert re.search(r"^ *map +car +files +usable +fastest", said)
     assert re.search(r"^ *Hand-made +StadiumCar +1 +0 *$", said, re.MULTILINE)
     assert f"a.Replay.Gbx: {summary['error'].removeprefix('NotGbxError: ')}. {summary['hint']}" in said
     assert "min" not in said, "nothing can be learned from it"
+    assert "not read" not in said
     for name in ("replays.ZIP", "b.Gbx.txt", os.fsdecode(b"\xff.txt")):
         (tmp_path / name).touch()
     os.mkfifo(tmp_path / "pipe.Gbx")
@@ -131,7 +132,7 @@ def test_inspect_tells_of_files_folders_and_what_is_wrong_with_them(
         "pipe.Gbx": "remove",
     }.items():
         assert f"not read: {tmp_path}/{name}: {to_do} it" in said
-    (tmp_path / "b.gbx").unlink()
+    (tmp_path / "b.gbx.gbx").unlink()
     broken.unlink()
     assert call(f"recordings inspect {tmp_path}") == 1
     assert "replays.ZIP: unpack it" in capsys.readouterr().err

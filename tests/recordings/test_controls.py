@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from rulka.contracts.actions import PRESSED, action_table
-from rulka.pretraining.cloning import keys_of
+from rulka.pretraining.cloning import keys_of_controls
 from rulka.recordings.controls import analog_value, events_to_controls, label_decisions, steer_to_key_taps
 from rulka.recordings.errors import ContradictoryTimeError
 from rulka.recordings.model import InputEvent
@@ -61,7 +61,7 @@ def test_a_pedal_becomes_a_key_at_the_threshold_of_the_game() -> None:
         assert TABLE.keys()[action][0, :2].tolist() == 2 * [is_pressed]
         command_cars(controls, commands)
         assert commands[0, 3:5].tolist() == 2 * [is_pressed]
-        assert keys_of(torch.from_numpy(controls))[0, :2].tolist() == 2 * [is_pressed]
+        assert keys_of_controls(torch.from_numpy(controls))[0, :2].tolist() == 2 * [is_pressed]
 
 
 def test_recordings_of_the_competition_patch() -> None:

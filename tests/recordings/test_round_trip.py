@@ -154,8 +154,11 @@ def test_what_the_format_cannot_hold_is_refused() -> None:
     pressed = whole["controls"].copy()
     pressed[3, 1] = 0.5
     without_states = {name: whole[name][:0] for name in ("state", "state_time_ms")}
-    for changed, error in (({"controls": pressed}, UserError), (without_states, NoSamplesError)):
-        with pytest.raises(error, match="pressed in part" if error is UserError else ""):
+    for changed, error, message in (
+        ({"controls": pressed}, UserError, "pressed in part"),
+        (without_states, NoSamplesError, "the last sample is at None ms"),
+    ):
+        with pytest.raises(error, match=message):
             replay_bytes(
                 map_ident=Ident("a", "b", "c"),
                 map_data=b"",

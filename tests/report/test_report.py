@@ -120,7 +120,9 @@ def test_page_says_where_training_changed_nothing(track: Track, make_race: MakeR
     races = [make_race(20, 100), make_race(25, 101, 60)]
     for agent, is_said in ((races, True), ([races[0], make_race(25, 101, 61)], False)):
         contestants = [Contestant("agent", "Agent (PPO)", agent), Contestant("cloned", "Cloned policy", races)]
+        contestants.append(Contestant("random", "Random actions", races))
         page = render_report(make_report(Evaluation(track, contestants, [])))
+        assert "Random actions and the cloned policy" not in page, "nobody trained them"
         assert ("Agent (PPO) and the cloned policy drove the same races, to the millisecond" in page) == is_said
 
 

@@ -56,15 +56,15 @@ class OffPolicyLearner(Learner[OffPolicyT, NetworkT]):
         self._choose_stored_observations()
         self.replay.insert(block, collector, self.num_env_steps)
         if self.num_env_steps == 0:
-            self._look_at_scale(block.reward)
+            self._warn_of_large_returns(block.reward)
         self.num_env_steps += block.is_reset.size
 
-    def _look_at_scale(self, reward: NDArray[np.float32]) -> None:
+    def _warn_of_large_returns(self, reward: NDArray[np.float32]) -> None:
         """Warns of first rewards [T, N] whose returns are too large for values that begin at 0."""
         typical = float(np.abs(reward).mean()) / max(1.0 - self._params.gamma.at(self.moment), 1e-4)
         if typical > LARGE_RETURN:
             told = f"values beyond {LARGE_RETURN:.0f} may take longer to learn than the run lasts"
-            to_do = f"divide all rewards by {typical / LARGE_RETURN * 10.0:.0f}"
+            to_do = f"divide all rewards by {10.0 * typical / LARGE_RETURN:.0f}"
             _LOGGER.warning("%s: returns are about %.0f, and %s: %s", self._spec.algorithm, typical, told, to_do)
 
     def experience(self) -> StoredExperience:
