@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
@@ -19,6 +20,7 @@ from rulka.machine.errors import UserError
 from rulka.params.reader import one_line
 from rulka.params.sections import Params
 
+SCHEMA_FILE = Path("params.schema.json")
 _TYPES = {
     "integer": "whole number",
     "number": "number",
