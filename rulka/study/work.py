@@ -146,7 +146,7 @@ class Work:
                 if self._is_stopping:
                     return "it was not begun"
                 command = [sys.executable, "-m", job.module]
-                leader = start_group(command, _environment(self._num_processes), log, job.folder)
+                leader = start_group(command, {**os.environ, "PYTHONUNBUFFERED": "1"}, log, job.folder)
                 self._leaders.append(leader)
             is_done = _finish(job.folder, leader)
             with self._lock:
@@ -185,15 +185,6 @@ def _prepare_folder(job: Job) -> None:
     (folder / PARAMS_FILE).write_text(yaml.safe_dump(dict(job.params), sort_keys=False), encoding="utf-8")
     for name, text in job.note.items():
         (folder / name).write_text(text, encoding="utf-8")
-
-
-def _environment(num_processes: int) -> Mapping[str, str]:
-    """Returns the environment of a job; threads of several jobs must not spin where they wait for each other.
-
-    Their number stays that of a job alone, for it decides results.
-    """
-    shared = {} if num_processes == 1 else {"OMP_WAIT_POLICY": "PASSIVE"}
-    return {**shared, **os.environ, "PYTHONUNBUFFERED": "1"}
 
 
 def _finish(folder: Path, leader: Leader) -> bool:
