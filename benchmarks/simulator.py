@@ -30,8 +30,8 @@ from rulka.contracts.observation import NUM_FLOATS
 from rulka.envs.race import RaceEnv
 from rulka.envs.vector import RaceVectorEnv
 from rulka.params import Params, read_params
+from rulka.planner.planner import Planner
 from rulka.simulator.constants import road_array
-from rulka.simulator.driver import PurePursuitDriver, sample_skills
 from rulka.simulator.render import POSE_SIZE, FrameRenderer, camera_array, render_rgb
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator
@@ -100,11 +100,11 @@ def drawing(renderer: FrameRenderer, out: NDArray[np.uint8]) -> Pass:
 
 def simulator_passes(params: Params, track: Track, num_cars: int) -> dict[str, Pass]:
     """Returns simulator passes by name; they replay decisions of the built-in driver."""
-    simulator, skills = spread_cars(track, num_cars, params), sample_skills(num_cars, params.races.driver, seed=0)
-    driver = PurePursuitDriver(track, params.simulator.physics, skills, seed=0)
+    simulator = spread_cars(track, num_cars, params)
+    driver = Planner(track, params.simulator.physics, simulator.table, num_cars, params.races.driver, seed=0)
     starts, actions = simulator.save(), []
     for _ in range(NUM_DECISIONS):
-        actions.append(driver.actions(simulator))
+        actions.append(driver.actions(simulator.save()))
         simulator.step(actions[-1])
     camera = camera_array(params.simulator.camera)
     renderer = FrameRenderer(simulator.cars, simulator.zone_index, bake_scene(track), camera)

@@ -43,14 +43,16 @@ from rulka.contracts.artifacts import (
 from rulka.datasets.formats.frames import Batch, FrameDataset, check_contract, frames_of
 from rulka.datasets.formats.races import RaceDataset, load_races
 from rulka.datasets.formats.split import SPLITS, Split
+from rulka.datasets.recovery import line_of_race
 from rulka.evaluation.closed_loop import drive
-from rulka.evaluation.dagger import Adviser, RecordingAdviser, collect_dagger_races, line_adviser
+from rulka.evaluation.dagger import collect_dagger_races
 from rulka.evaluation.race import EvaluationRaces
 from rulka.machine.device import Generators, device_of, use_device, use_threads
 from rulka.machine.errors import UserError
 from rulka.machine.precision import raise_malloc_thresholds
 from rulka.machine.progress import Progress
 from rulka.params import Params, params_of_stage, sections_of
+from rulka.planner.planner import FOLLOW, RACE, RACE_ON_LINE, Planner
 from rulka.pretraining.cloning import (
     CloningTask,
     Labels,
@@ -84,7 +86,7 @@ class _Drives(NamedTuple):
     """Races that select the epoch or measure the policy, by track, and with DAgger the constructor of the adviser."""
 
     races: list[EvaluationRaces]
-    advise: Callable[[EvaluationRaces], Adviser] | None
+    advise: Callable[[EvaluationRaces], Planner] | None
 
 
 @dataclass(frozen=True)
@@ -196,6 +198,7 @@ def _train(
         return visited.with_visited_labels(task).loss(batch, floats)
 
     taught = nn.ModuleList([policy, heads])
+    keep = clone.dagger is None or clone.dagger.keep
 
     wanted = labels_of(validation).now[frames_of(choosing)] if choosing else None
 
@@ -222,7 +225,7 @@ def _train(
             math.ceil(len(frames) / clone.batch_size),
             TrainingTask(
                 batches=lambda epoch: visited.batches(
-                    train, frames, seed=clone.seed, epoch=epoch, batch_size=clone.batch_size
+                    train, frames, seed=clone.seed, epoch=epoch, batch_size=clone.batch_size, keep=keep
                 ),
                 loss=loss,
                 validate=validate,
@@ -236,16 +239,31 @@ def _train(
     return history
 
 
-def _adviser(dagger: DaggerParams, dataset: RaceDataset, train: FrameDataset) -> Callable[[EvaluationRaces], Adviser]:
-    """Returns the constructor of the adviser: the built-in driver, or a follower of the fastest training race."""
-    if dagger.adviser == "driver":
-        return partial(line_adviser, pace=dagger.pace)
-    learned = {race.race_id for race in train.races}
-    finished = [race for race in dataset.on_main_track() if race.race_time_ms and race.race_id in learned]
-    if not finished:
-        message = "no race of training on the main track was finished, which clone.dagger.adviser recording follows"
-        raise UserError(message, hint="Set clone.dagger.adviser: driver, or add a recording that finishes.")
-    return partial(RecordingAdviser, min(finished, key=lambda race: race.race_time_ms or 0))
+def _adviser(dagger: DaggerParams, dataset: RaceDataset, train: FrameDataset) -> Callable[[EvaluationRaces], Planner]:
+    """Returns the constructor of the adviser, which may take its line from the fastest training race."""
+    race = None
+    if dagger.adviser != "planner":
+        learned = {race.race_id for race in train.races}
+        finished = [race for race in dataset.on_main_track() if race.race_time_ms and race.race_id in learned]
+        if not finished:
+            message = f"no race of training on the main track was finished, which adviser {dagger.adviser} needs"
+            raise UserError(message, hint="Set clone.dagger.adviser: planner, or add a recording that finishes.")
+        race = min(finished, key=lambda race: race.race_time_ms or 0)
+    aim = {"planner": RACE, "recording": FOLLOW, "recorded_line": RACE_ON_LINE}[dagger.adviser]
+
+    def advise(races: EvaluationRaces) -> Planner:
+        return Planner(
+            races.track,
+            races.settings.simulator.physics,
+            races.settings.table,
+            len(races.seeds),
+            dagger.planner,
+            seed=races.seeds[0],
+            aim=aim,
+            line=None if race is None else line_of_race(race, races.track),
+        )
+
+    return advise
 
 
 def _visit_when_due(policy: Cloned, dagger: DaggerParams, drives: _Drives, visited: Visited, epoch: int) -> None:
@@ -256,7 +274,8 @@ def _visit_when_due(policy: Cloned, dagger: DaggerParams, drives: _Drives, visit
     seeds = range(first, first + dagger.num_races)
     on_tracks = [replace(races, seeds=seeds) for races in drives.races]
     advised = ((races, drives.advise(races)) for races in on_tracks)
-    visited.add(epoch, collect_dagger_races(policy, advised, f"visited-{epoch + 1}"))
+    taught = dagger.taught * (1.0 - len(visited.rounds) / dagger.rounds)
+    visited.add(epoch, collect_dagger_races(policy, advised, f"visited-{epoch + 1}", taught))
 
 
 def _driven(policy: Cloned, clone: CloneParams, drives: _Drives | None) -> dict[str, Any] | None:

@@ -29,9 +29,9 @@ from rulka.machine.errors import UserError
 from rulka.machine.progress import Progress
 from rulka.machine.terminal import say
 from rulka.params import Params, params_of_stage
+from rulka.planner.demonstrations import DrivenRace, record_demonstrations
 from rulka.reference.lap import store_reference
-from rulka.reference.search import search_with_progress
-from rulka.simulator.demonstrations import DrivenRace, record_demonstrations
+from rulka.reference.search import NoLapError, search_with_progress
 from rulka.simulator.race_settings import RaceSettings
 from rulka.stages.folders import RACES, REASONS_FILE, RECORDINGS
 from rulka.stages.stage import output_folder, run_stage
@@ -136,9 +136,10 @@ def race_of_driver(driven: DrivenRace, map_uid: str, table: ActionTable) -> Race
 def _find_reference(params: Params, track: Track, folder: Path) -> None:
     """Searches and writes the reference lap of the main track; reports if none was found."""
     races, table = params.races, action_table(params.actions.ticks_per_action)
-    reference = search_with_progress(track, params.simulator, table, races.seed, races.reference_decisions)
-    if reference is None:
-        say(f"races: no lap of {track.name} reached the finish, so that there is no reference")
+    try:
+        reference = search_with_progress(track, params.simulator, table, races.seed, races.reference_decisions)
+    except NoLapError as error:
+        say(f"races: no reference: {error}")
         return
     store_reference(reference, table, reference_path(folder, track.uid))
 

@@ -1,7 +1,6 @@
-"""Replays whole recorded races in the simulator: recorded inputs, with bounded corrections towards the recorded path.
+"""Drives whole recorded races in the simulator: the planner keeps to the recorded path and speed.
 
-The amount of correction that a race needs measures the simulator's error over minutes; open-loop errors measure it over
-seconds.
+How far it gets, and how closely, measures the simulator's error over minutes; open-loop errors measure it over seconds.
 """
 
 from __future__ import annotations
@@ -10,17 +9,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rulka.contracts.actions import TICK_MS, action_table
+from rulka.contracts.observation import ZONE_SPACING_M
 from rulka.datasets.formats.races import Race
-from rulka.datasets.recovery import follower_of
-from rulka.simulator import car as columns
-from rulka.simulator.follower import NO_CORRECTION
-from rulka.simulator.params import PhysicsParams
+from rulka.datasets.recovery import line_of_race
+from rulka.planner.planner import FOLLOW, FOLLOWING, Planner
+from rulka.simulator.params import PhysicsParams, SimulatorParams
+from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
 
-DECISION = 10
-"""Ticks between replans."""
-NOTICED = 0.02
-"""Corrections smaller than this do not count."""
+DECISION_TICKS = 5
+"""Ticks between decisions."""
 MOST_TIME = 1.2
 """Time limit of a race, relative to the recorded time."""
 
@@ -34,18 +33,16 @@ class Followed:
         time_ms: time of the simulated race; None if it did not finish.
         along_m: distance reached along the track.
         length_m: length of the track.
-        steered: share of ticks with a steering correction.
-        steer: mean size of these corrections, full lock is 1.
-        pedals: share of ticks with a gas or brake correction.
+        beside_m: median distance from the recorded line.
+        most_beside_m: largest distance from it.
     """
 
     recorded_ms: int
     time_ms: int | None
     along_m: float
     length_m: float
-    steered: float
-    steer: float
-    pedals: float
+    beside_m: float
+    most_beside_m: float
 
 
 def follow(track: Track, race: Race, physics: PhysicsParams) -> Followed:
@@ -56,23 +53,21 @@ def follow(track: Track, race: Race, physics: PhysicsParams) -> Followed:
         race: a finished race with inputs.
         physics: physics of the simulated car.
     """
-    follower = follower_of(race, track, physics)
-    state, correction, corrections = follower.start.copy(), NO_CORRECTION, []
-    car = state[0]
-    for tick in range(0, int(MOST_TIME * race.num_ticks), DECISION):
-        inputs, recorded, correction = follower.plan(car, correction, tick)
-        corrections.append(np.abs(inputs[:DECISION] - recorded[:DECISION]))
-        follower.drive(state, inputs[:DECISION])
-        if car[columns.FINISHED] or car[columns.OFF_TRACK]:
+    line, table = line_of_race(race, track), action_table(DECISION_TICKS)
+    cars = Simulator(track, 1, SimulatorParams(physics=physics), table)
+    cars.reset(np.ones(1, np.bool_), lateral_m=line.left_m[0])
+    planner = Planner(track, physics, table, 1, FOLLOWING, seed=0, aim=FOLLOW, line=line)
+    zone_m, beside_m = np.arange(len(line.left_m)) * ZONE_SPACING_M, []
+    while not (cars.is_finished[0] or cars.is_off_track[0]):
+        if cars.time_ms[0] > MOST_TIME * race.num_ticks * TICK_MS:
             break
-    corrected = np.concatenate(corrections)
-    is_steered = corrected[:, 0] > NOTICED
+        cars.step_controls(planner.controls(cars.save())[0].astype(np.float32))
+        beside_m.append(abs(float(cars.lateral_m[0] - np.interp(cars.along_m[0], zone_m, line.left_m))))
     return Followed(
         recorded_ms=int(race.race_time_ms or 0),
-        time_ms=int(car[-1]) if car[columns.FINISHED] else None,
-        along_m=float(car[columns.ALONG]),
+        time_ms=int(cars.gate_time_ms[0, -1]) if cars.is_finished[0] else None,
+        along_m=float(cars.along_m[0]),
         length_m=track.length_m,
-        steered=float(is_steered.mean()),
-        steer=float(corrected[is_steered, 0].mean()) if is_steered.any() else 0.0,
-        pedals=float((corrected[:, 1:] > NOTICED).any(axis=1).mean()),
+        beside_m=float(np.median(beside_m)),
+        most_beside_m=max(beside_m),
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from rulka.contracts.section import MOST, Positive, Section, Seed, Whole, key, wrong_order
-from rulka.simulator.params import DriverParams
+from rulka.planner.params import DriverParams
 from rulka.tracks.campaign_slugs import CampaignSlug
 
 Backend = Literal["simulator", "game"]
@@ -41,9 +41,9 @@ class RaceParams(Section):
     campaign: CampaignSlug | None = key(None, "Campaign track to race on without recordings; null generates a track.")
     select: SelectParams = key(SelectParams(), "Filters of recordings.")
     num_demonstrations: int = key(40, "Races of the built-in driver if there are no recordings.", ge=1, le=100_000)
-    driver: DriverParams = key(DriverParams(), "Pace, lines and slips of the built-in drivers.")
+    driver: DriverParams = key(DriverParams(), "Planning and pace of the built-in drivers.")
     reference_decisions: Whole = key(4_000_000, "Decisions simulated to find a near-fastest reference lap; 0: none.")
-    seed: Seed = key(1, "Seed of the built-in drivers' pace, lines and slips.")
+    seed: Seed = key(1, "Seed of the built-in drivers' plans, pace and starts.")
 
 
 class CaptureParams(Section):

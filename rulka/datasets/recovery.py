@@ -1,9 +1,9 @@
 """Recovery demonstrations: recorded races driven again in the simulator with disturbances.
 
-Recordings show only states that good drivers reach, so a policy cloned from them cannot correct its first error. Here a
-simulated car follows the recording (`rulka.simulator.follower`). Every second or two its speed changes by a few percent
-and wrong inputs are held for a moment, which displaces and turns the car as a policy's own errors would. Labels are the
-follower's inputs, also during disturbances (noise injection: Laskey et al. 2017, arXiv:1703.09327).
+Recordings show only states that good drivers reach, so a policy cloned from them cannot correct its first error. Here
+the planner follows the recording. Every second or two its speed changes by a few percent and wrong inputs are held for
+a moment, which displaces and turns the car as a policy's own errors would. Labels are the planner's inputs, also during
+disturbances (noise injection: Laskey et al. 2017, arXiv:1703.09327).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from rulka.contracts.actions import TICK_MS, action_table
 from rulka.datasets.formats.races import Race
 from rulka.machine.errors import UserError
+from rulka.planner.planner import FOLLOW, FOLLOWING, Line, Planner, line_of
 from rulka.recordings.car_rows import interpolate_rows
 from rulka.simulator import car as columns
-from rulka.simulator.follower import NO_CORRECTION, PEDALS, Correction, Follower
-from rulka.simulator.params import PhysicsParams, SimulatorParams
+from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.track import Track
 
@@ -31,6 +31,8 @@ PAUSE_TICKS = (60, 200)
 """Range of the pause between disturbances: 0.6 to 2 s."""
 DISTURBED_STEER = 0.6
 """Standard deviation of the steering disturbance; full lock is 1."""
+PEDALS = np.array([(1.0, 0.0), (0.0, 0.0), (0.0, 1.0)], np.float32)
+"""Gas and brake that a disturbance may hold."""
 OTHER_PEDALS = 0.3
 """Probability that a disturbance also replaces the pedals."""
 SPEED_ERROR = 0.05
@@ -46,14 +48,13 @@ MOST_TIME = 1.3
 
 
 class RecoveryError(UserError):
-    """The follower lost the car; the message says after how many metres."""
+    """The planner lost the car; the message says after how many metres."""
 
 
 class _Moment(NamedTuple):
     """State before a disturbance, restored if the car leaves the track."""
 
     car: NDArray[np.float64]
-    correction: Correction
     num_decisions: int
 
 
@@ -62,10 +63,10 @@ def recovery_id(race: Race, number: int) -> str:
     return f"{race.race_id}-recovery-{number}"
 
 
-def follower_of(race: Race, track: Track, physics: PhysicsParams) -> Follower:
-    """Returns the follower of a recorded race with inputs on the track of its map."""
+def line_of_race(race: Race, track: Track) -> Line:
+    """Returns the line of a recorded race on the track of its map."""
     cars = interpolate_rows(race.state_time_ms, race.state, np.arange(race.num_ticks) * TICK_MS)
-    return Follower(track, physics, cars.astype(np.float64), race.controls)
+    return line_of(track, cars.astype(np.float64))
 
 
 def drive_again(race: Race, track: Track, simulator: SimulatorParams, decision_ticks: int, number: int) -> Race:
@@ -79,48 +80,48 @@ def drive_again(race: Race, track: Track, simulator: SimulatorParams, decision_t
         number: seeds the disturbances, with the race's id.
 
     Returns:
-        An unfinished race. Its controls are labels, the follower's inputs in each state; during a disturbance they
+        An unfinished race. Its controls are labels, the planner's inputs in each state; during a disturbance they
         are not the inputs that led to the next state.
 
     Raises:
         RecoveryError: if the car leaves the track without a disturbance or after too many, or exceeds the time limit.
     """
-    follower = follower_of(race, track, simulator.physics)
-    described = Simulator(track, 1, simulator, action_table(decision_ticks))
-    keys = described.save()[:, follower.start.shape[1] :]
+    line, table = line_of_race(race, track), action_table(decision_ticks)
+    planner = Planner(track, simulator.physics, table, 1, FOLLOWING, seed=number, aim=FOLLOW, line=line)
+    cars = Simulator(track, 1, simulator, table)
+    cars.reset(np.ones(1, np.bool_), lateral_m=line.left_m[0])
     rng = np.random.default_rng((crc32(race.race_id.encode()), number))
-    state, correction = follower.start.copy(), NO_CORRECTION
     moments: list[_Moment] = []
     added, pedals, ends, begins = 0.0, None, 0, int(rng.integers(*PAUSE_TICKS))
     rows, planned, num_lost = [], [], 0
-    while not state[0, columns.FINISHED]:
-        tick = len(rows) * decision_ticks
+    while not cars.is_finished[0]:
+        tick, state = len(rows) * decision_ticks, cars.save()
         if tick > MOST_TIME * race.num_ticks:
-            raise _stopped(race, state, track, f"took longer than {MOST_TIME} times the recorded time")
+            raise _stopped(race, cars, f"took longer than {MOST_TIME} times the recorded time")
         if num_lost > MOST_LOST:
-            raise _stopped(race, state, track, f"left the track after more than {MOST_LOST} disturbances")
+            raise _stopped(race, cars, f"left the track after more than {MOST_LOST} disturbances")
         if tick >= begins:
-            moments.append(_Moment(state.copy(), correction, len(rows)))
+            moments.append(_Moment(state.copy(), len(rows)))
             ends = tick + int(rng.integers(*DISTURBED_TICKS))
             begins = ends + int(rng.integers(*PAUSE_TICKS))
             added = DISTURBED_STEER * rng.standard_normal()
             pedals = PEDALS[rng.integers(len(PEDALS))] if rng.random() < OTHER_PEDALS else None
             state[0, columns.VX : columns.VZ + 1] *= 1.0 + SPEED_ERROR * rng.standard_normal()
-        # Do not catch up: the policy cannot see that it is late, and would learn to drive too fast everywhere.
-        inputs, _, correction = follower.plan(state[0], correction)
-        held = inputs[:decision_ticks].copy()
+            cars.restore(state)
+        controls = planner.controls(state)[0].astype(np.float32)
+        held = controls.copy()
         if tick < ends:
             held[:, 0] = np.clip(held[:, 0] + added, -1.0, 1.0)
             if pedals is not None:
                 held[:, 1:] = pedals
-        described.set_states(np.zeros(1, np.int64), np.concatenate([state, keys], axis=1))
-        rows.append(described.cars[0].copy())
-        planned.append(inputs[:decision_ticks])
-        follower.drive(state, held)
-        if state[0, columns.OFF_TRACK]:
+        rows.append(cars.cars[0].copy())
+        planned.append(np.repeat(controls, decision_ticks, axis=0))
+        cars.step_controls(held)
+        if cars.is_off_track[0]:
             if not moments:
-                raise _stopped(race, state, track, "left the track")
-            state, correction, num_kept = moments.pop()  # a second loss goes back one moment further
+                raise _stopped(race, cars, "left the track")
+            state, num_kept = moments.pop()  # a second loss goes back one moment further
+            cars.restore(state)
             del rows[num_kept:], planned[num_kept:]
             ends, num_lost = 0, num_lost + 1
             begins = len(rows) * decision_ticks + int(rng.integers(*PAUSE_TICKS))
@@ -137,9 +138,9 @@ def drive_again(race: Race, track: Track, simulator: SimulatorParams, decision_t
     )
 
 
-def _stopped(race: Race, state: NDArray[np.float64], track: Track, why: str) -> RecoveryError:
+def _stopped(race: Race, cars: Simulator, why: str) -> RecoveryError:
     message = (
         f"{race.file or race.race_id} cannot be driven again: the simulated car {why}, at "
-        f"{state[0, columns.ALONG]:.0f} m of {track.length_m:.0f} m"
+        f"{cars.along_m[0]:.0f} m of {cars.track.length_m:.0f} m"
     )
     return RecoveryError(message, hint="The drive is left out; `rulka calibrate` shows how far races can be followed.")

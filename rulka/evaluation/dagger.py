@@ -1,67 +1,29 @@
 """Collects frames that a cloned policy visits, labelled with an adviser's actions.
 
 DAgger, Ross et al. 2011, arXiv:1011.0686: recordings do not show how to recover from states that no driver visited.
-The adviser is the built-in driver (`PurePursuitDriver.advice`) or a follower of a recorded race.
+The adviser is the planner, which races, or follows a recorded race.
 Dimensions: N cars, T decisions per car, A actions, K ticks of a decision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rulka.agents.shared.networks import Cloned
-from rulka.contracts.actions import TICK_MS, ActionTable
+from rulka.contracts.actions import ActionTable
 from rulka.datasets.formats.frames import CapturedRace
-from rulka.datasets.formats.races import Race
-from rulka.datasets.recovery import follower_of
 from rulka.evaluation.closed_loop import ClosedLoop, greedy
 from rulka.evaluation.race import EvaluationRaces, race
 from rulka.evaluation.results import RaceResult
-from rulka.simulator.driver import PurePursuitDriver, Skills, action_shares
-from rulka.simulator.follower import NO_CORRECTION
+from rulka.planner.planner import Planner
 from rulka.simulator.simulator import Simulator
 
 SOURCE = "policy"
 """`source` of these races."""
-LOOK_AHEAD_S = 0.44
-"""Look-ahead of the advising driver: the middle of the demonstrating drivers'."""
-
-
-class Adviser(Protocol):
-    """Labels states that a policy visits."""
-
-    def advice(self, simulator: Simulator) -> NDArray[np.float32]:
-        """Returns [N, A] the share of the next decision for which to hold each action; rows sum to 1."""
-        ...
-
-
-class RecordingAdviser:
-    """Advises inputs that return to a recorded race and follow it; see `rulka.simulator.follower`.
-
-    Args:
-        race: a race with inputs.
-        races: races on the track of its map.
-    """
-
-    def __init__(self, race: Race, races: EvaluationRaces) -> None:
-        self._follower = follower_of(race, races.track, races.settings.simulator.physics)
-        self._corrections = [NO_CORRECTION] * len(races.seeds)
-
-    def advice(self, simulator: Simulator) -> NDArray[np.float32]:
-        """Returns [N, A] action shares; a car whose race is over releases all keys."""
-        num_ticks = simulator.table.duration_ms // TICK_MS
-        planned = np.zeros((simulator.num_cars, 3), np.float32)
-        is_over = simulator.is_finished | simulator.is_off_track
-        for car, state in enumerate(simulator.save()):
-            if not is_over[car]:
-                inputs, _, self._corrections[car] = self._follower.plan(state, self._corrections[car])
-                planned[car] = inputs[:num_ticks].mean(axis=0)
-        steer, gas, brake = planned.astype(np.float64).T
-        return action_shares(simulator.table, gas, brake, steer)
 
 
 class Visit(NamedTuple):
@@ -81,17 +43,20 @@ class _Decision(NamedTuple):
     along_m: NDArray[np.float64]
 
 
-def collect_dagger_races(policy: Cloned, advised: Iterable[tuple[EvaluationRaces, Adviser]], name: str) -> Visit:
+def collect_dagger_races(
+    policy: Cloned, advised: Iterable[tuple[EvaluationRaces, Planner]], name: str, taught: float = 0.0
+) -> Visit:
     """Runs greedy races of a policy and labels them; call it without gradients, with the policy in evaluation mode.
 
     Args:
         policy: the policy that drives.
-        advised: tracks, starts and settings, each with the adviser made for these races, which labels the decisions.
+        advised: tracks, starts and settings, each with a planner for these races, which labels the decisions.
         name: name of the round, a prefix of the race ids.
+        taught: share of the decisions that the adviser takes, at random.
     """
     results, captured = list[RaceResult](), list[CapturedRace]()
     for races, adviser in advised:
-        driven, decisions = _advised_races(policy, races, adviser)
+        driven, decisions = _advised_races(policy, races, adviser, taught)
         columns = {column: np.stack([getattr(each, column) for each in decisions]) for column in _Decision._fields}
         for car, result in enumerate(driven):
             num_decisions = len(result.sample_ms) - 1  # the last sample follows the last decision
@@ -103,23 +68,26 @@ def collect_dagger_races(policy: Cloned, advised: Iterable[tuple[EvaluationRaces
 
 
 def _advised_races(
-    policy: Cloned, races: EvaluationRaces, adviser: Adviser
+    policy: Cloned, races: EvaluationRaces, adviser: Planner, taught: float
 ) -> tuple[list[RaceResult], list[_Decision]]:
     """Runs the races; returns their results, and all decisions of all cars with advice."""
     decisions: list[_Decision] = []
 
     def look(simulator: Simulator, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> None:
         where = simulator.time_ms.astype(np.int64), simulator.along_m.copy()
-        decisions.append(_Decision(image[:, -1:].copy(), floats.copy(), adviser.advice(simulator), *where))
+        decisions.append(_Decision(image[:, -1:].copy(), floats.copy(), adviser.advice(simulator.save()), *where))
 
-    return race(greedy(policy, races.settings.table), races, on_seen=look), decisions
+    drive, generator = greedy(policy, races.settings.table), np.random.default_rng(races.seeds)
 
+    def act(image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:
+        actions = drive(image, floats)
+        if not taught:
+            return actions
+        advice = decisions[-1].advice
+        drawn = (advice.cumsum(axis=1) > generator.random((len(advice), 1))).argmax(axis=1)
+        return np.where(generator.random(len(advice)) < taught, drawn, actions)
 
-def line_adviser(races: EvaluationRaces, pace: float) -> PurePursuitDriver:
-    """Returns the built-in driver at `pace`, a fraction of the possible speed."""
-    num_cars = len(races.seeds)
-    skills = Skills(np.full(num_cars, pace), np.full(num_cars, LOOK_AHEAD_S), np.zeros(num_cars), np.zeros(num_cars))
-    return PurePursuitDriver(races.track, races.settings.simulator.physics, skills, seed=0)
+    return race(act, races, on_seen=look), decisions
 
 
 def _captured(race_id: str, map_uid: str, seen: _Decision, table: ActionTable) -> CapturedRace:

@@ -86,7 +86,7 @@ class Visited:
         return self._task
 
     def batches(
-        self, recorded: FrameDataset, imitated: NDArray[np.int64], *, seed: int, epoch: int, batch_size: int
+        self, recorded: FrameDataset, imitated: NDArray[np.int64], *, seed: int, epoch: int, batch_size: int, keep: bool
     ) -> Iterator[Batch]:
         """Yields as many frames as `imitated` has, drawn without replacement from these and all visited frames.
 
@@ -96,6 +96,7 @@ class Visited:
             seed: of all epochs.
             epoch: index of the epoch.
             batch_size: frames in a batch; the last one may be smaller.
+            keep: False leaves recorded frames out once there are visited ones.
 
         Returns:
             Batches; frame numbers from N upwards denote visited frames.
@@ -104,7 +105,7 @@ class Visited:
             yield from recorded.iterate_batches(seed=seed, epoch=epoch, batch_size=batch_size, frames=imitated)
             return
         known = len(recorded)
-        numbers = np.concatenate([imitated, known + np.arange(self.num_frames)])
+        numbers = np.concatenate([imitated if keep else imitated[:0], known + np.arange(self.num_frames)])
         for rows in shuffled(numbers, seed=seed, epoch=epoch, batch_size=batch_size, most=len(imitated)):
             parts = [recorded.batch(rows[rows < known])] if (rows < known).any() else []
             first = known

@@ -24,6 +24,7 @@ from rulka.contracts.section import (
     Whole,
     key,
 )
+from rulka.planner.params import PlannerParams
 from rulka.simulator.race_params import LineStartParams
 from rulka.tracks.params import MainTrackParams, TracksParams
 
@@ -116,7 +117,7 @@ class DaggerParams(Section):
     Ross et al. 2011, arXiv:1011.0686.
     """
 
-    rounds: Count = key(7, "Number of rounds in which the policy drives.")
+    rounds: Count = key(10, "Number of rounds in which the policy drives.")
     every: Count = key(1, "Epochs from one round to the next.")
     tracks: tuple[TracksParams, ...] = key(
         (MainTrackParams(),),
@@ -125,16 +126,18 @@ class DaggerParams(Section):
         min_length=1,
     )
     num_races: Several = key(20, "Races per round and track, side by side; few if there are many tracks.")
-    adviser: Literal["driver", "recording"] = key(
-        "driver", "Labeller: the built-in driver, or a follower of the fastest training race."
+    adviser: Literal["planner", "recording", "recorded_line"] = key(
+        "planner", "Labeller: the planner races, follows the fastest training race, or races near its line."
     )
-    pace: float = key(0.9, "Pace of the built-in driver that labels, as a share of the possible speed.", gt=0, le=1)
+    planner: PlannerParams = key(PlannerParams(), "Plans of the labeller.")
+    keep: bool = key(True, "Demonstrations remain in the batches once visited states are labelled.")
+    taught: Share = key(0.0, "Share of the first round's decisions that the adviser takes; falls to 0 by the last.")
 
 
 class CloneParams(FitParams, LineStartParams):
     """Stage `clone` (Level 1): behaviour cloning."""
 
-    epochs: Epochs = 8
+    epochs: Epochs = 16
     learning_rate: FitLearningRate = 0.001
     weight_decay: WeightDecay = 0.01
     shape: CloneShape = key("policy", "Network: policy is PPO's, and can guide IQN; iqn can become IQN's Q-values.")
@@ -151,7 +154,7 @@ class CloneParams(FitParams, LineStartParams):
         strict=False,
         min_length=1,
     )
-    dagger: DaggerParams | None = key(None, "DAgger; null learns from recorded races alone.")
+    dagger: DaggerParams | None = key(DaggerParams(), "DAgger; null learns from recorded races alone.")
     race_every: Whole = key(2, "Epochs between races, whose best result selects the epoch; 0: by validation loss.")
     num_races: Several = key(40, "Races per selection and track, side by side.")
 
@@ -160,8 +163,8 @@ class CloneParams(FitParams, LineStartParams):
             yield f"offsets need to rise from 0, which drives, but are {list(self.offsets)}: sort them"
         if self.maps == "others" and (self.race_every or self.dagger):
             yield "maps others needs an unseen main track: set race_every to 0 and dagger to null, or maps to all"
-        if self.dagger and self.dagger.adviser == "recording" and self.dagger.tracks != (MainTrackParams(),):
-            yield "dagger.adviser recording needs the main track, but dagger.tracks has others: remove them"
+        if self.dagger and self.dagger.adviser != "planner" and self.dagger.tracks != (MainTrackParams(),):
+            yield f"dagger.adviser {self.dagger.adviser} needs the main track alone: remove dagger.tracks"
         if self.patience and self.dagger and not self.race_every:
             yield "patience with dagger needs races, but race_every is 0: set it to 1 or more, or patience to null"
         last = 0 if self.dagger is None else self.dagger.rounds * self.dagger.every

@@ -42,7 +42,7 @@ def find_lap(name: str, params: Params, searches: Searches, out: Path | None, sa
         Plain JSON: track, file and driver of the lap, its time and the medals, and the times of all searches, in ms.
 
     Raises:
-        UserError: if no lap reaches the finish, or if the track does not exist or a setting of the searches is out of
+        UserError: if a search finds no lap, or if the track does not exist or a setting of the searches is out of
             range.
     """
     track, table = find_track(name, TRACKS), action_table(params.actions.ticks_per_action)
@@ -57,12 +57,7 @@ def find_lap(name: str, params: Params, searches: Searches, out: Path | None, sa
         if is_wrong:
             raise UserError(message)
     seeds = range(searches.seed, searches.seed + searches.num_laps)
-    laps = [search_with_progress(track, params.simulator, table, seed, budget) for seed in seeds]
-    found = [lap for lap in laps if lap is not None]
-    if not found:
-        message = f"none of the cars that the search begins with reached the finish of {track.name!r}"
-        hint = "A greater --budget does not help, as it goes into improving a lap; try another --seed."
-        raise UserError(message, hint=hint)
+    found = [search_with_progress(track, params.simulator, table, seed, budget) for seed in seeds]
     fastest = min(found, key=lambda lap: lap.time_ms)
     reference = replace(fastest, searched_ms=tuple(sorted(lap.time_ms for lap in found)))
     with new_file(path) as beside:

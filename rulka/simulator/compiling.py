@@ -33,7 +33,14 @@ COMPILATION = "numba:compile"
 """A documented numba event, not sent on a cache hit."""
 _LOGGER = logging.getLogger(__name__)
 _HERE = ("car", "compiling", "palette", "physics", "race_end", "render_kernels", "scene")
-_ELSEWHERE = ("envs/rewards", "envs/scoring", "contracts/actions", "contracts/observation", "tracks/track")
+_ELSEWHERE = (
+    "planner/kernels",
+    "envs/rewards",
+    "envs/scoring",
+    "contracts/actions",
+    "contracts/observation",
+    "tracks/track",
+)
 _NAMES = (*(f"simulator/{name}" for name in _HERE), *_ELSEWHERE)
 SOURCES = [Path(__file__).resolve().parents[1] / f"{name}.py" for name in _NAMES]
 """All files whose kernels and constants are compiled in; a test compares the list with their imports."""

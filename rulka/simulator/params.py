@@ -1,4 +1,4 @@
-"""Parameters of the simulated car, its camera and the built-in driver: section `simulator`, and part of `races`."""
+"""Parameters of the simulated car and its camera: section `simulator`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from rulka.contracts.section import LateralM, NotNegative, Positive, Section, Share, key, wrong_order
+from rulka.contracts.section import NotNegative, Positive, Section, Share, key, wrong_order
 
 Three = Annotated[tuple[Positive, Positive, Positive], Field(strict=False)]
 Four = Annotated[tuple[Positive, Positive, Positive, Positive], Field(strict=False)]
@@ -120,15 +120,3 @@ class SimulatorParams(Section):
 
     physics: PhysicsParams = key(PhysicsParams(), "Physics of the car, fitted to recordings by `rulka calibrate`.")
     camera: CameraParams = key(CameraParams(), "Camera of agents and demonstrations.")
-
-
-class DriverParams(Section):
-    """The field of built-in drivers; see `rulka.simulator.driver`."""
-
-    pace_low: float = key(0.65, "Pace of the most careful driver, as a share of the possible speed.", gt=0, le=1)
-    pace_high: float = key(0.98, "Pace of the boldest driver, as a share of the possible speed.", gt=0, le=1)
-    slip_chance: Share = key(0.3, "Largest probability that a driver repeats its last decision.")
-    line_m: LateralM = key(2.0, "Largest distance of a driver's line from the centreline, in metres.")
-
-    def _check_combinations(self) -> Iterator[str]:
-        yield from wrong_order(self, "pace_low", "pace_high")

@@ -19,7 +19,7 @@ class TrainParams(RuntimeParams, TrainingRaceParams):
     environment: Backend = key("simulator", "Environment: the embedded simulator, or the game.")
     algorithm: Algorithm = key("ppo", "Algorithm that trains the agent in data/agent.")
     compared: tuple[Algorithm, ...] = key(("iqn",), "Algorithms also trained, to compare in the report.", strict=False)
-    compared_env_steps: Count | None = key(270_000, "Environment steps of compared algorithms; null: max_env_steps.")
+    compared_env_steps: Count | None = key(150_000, "Environment steps of compared algorithms; null: max_env_steps.")
     tracks: tuple[TracksParams, ...] = key(
         (MainTrackParams(),),
         "Training tracks; the cars of one batch race on different ones.",

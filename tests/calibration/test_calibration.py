@@ -25,8 +25,8 @@ from rulka.datasets.formats.races import Race
 from rulka.machine.errors import UserError
 from rulka.params import PARAMS_FILE, read_params, read_sections
 from rulka.params.presets import apply_preset
+from rulka.planner.demonstrations import record_demonstrations
 from rulka.recordings.model import Ghost
-from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.params import PhysicsParams
 from rulka.simulator.race_settings import RaceSettings
 from rulka.tracks.from_paths import DrivenPath, path_from_rows
@@ -158,16 +158,17 @@ def test_a_disturbed_parameter_is_found_again(
 
 
 def test_a_race_that_the_physics_can_drive_is_followed(physics: PhysicsParams) -> None:
-    """Its own races: hardly corrected. With weaker tyres the same race needs more, and is no faster."""
+    """Its own races: nearly on their path. A car that turns less is further from it."""
     track = replace(generate_track(2, 600.0, 16.0, 0.06, 150.0), source=DRIVEN_SOURCE)
     race = min(races_on(track), key=lambda race: race.race_time_ms)
     own = follow(track, race, physics)
-    assert own.time_ms == pytest.approx(race.race_time_ms, rel=0.01)
+    assert own.time_ms == pytest.approx(race.race_time_ms, rel=0.02)
     assert own.along_m >= own.length_m == track.length_m
-    assert own.steer < 0.2
-    curve = tuple((speed, 0.8 * rate) for speed, rate in physics.turn_rate_rps)
+    assert own.beside_m < 0.3
+    assert own.beside_m < own.most_beside_m < 3.0
+    curve = tuple((speed, 0.6 * rate) for speed, rate in physics.turn_rate_rps)
     other = follow(track, race, physics.model_copy(update={"turn_rate_rps": curve}))
-    assert other.steered > own.steered
+    assert other.beside_m > own.beside_m
     stuck = follow(track, race, physics.model_copy(update={"push_mps2": (1.0, 1.0, 1.0, 1.0)}))
     assert stuck.time_ms is None
     assert stuck.along_m < 0.9 * stuck.length_m

@@ -16,7 +16,7 @@ from rulka.cli import main
 from rulka.contracts.actions import FORWARD, action_table
 from rulka.datasets.formats.races import RaceDataset, write_races
 from rulka.params import read_params
-from rulka.simulator.demonstrations import record_demonstrations
+from rulka.planner.demonstrations import record_demonstrations
 from rulka.simulator.race_settings import RaceSettings
 from rulka.tracks.generate import generate_track
 from tasks.races import race_of_driver

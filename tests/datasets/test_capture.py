@@ -16,7 +16,7 @@ from rulka.datasets.capture import (
     previous_keys,
 )
 from rulka.datasets.formats.races import Race
-from rulka.simulator.demonstrations import DrivenRace
+from rulka.planner.demonstrations import DrivenRace
 from rulka.simulator.render import FrameRenderer
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator

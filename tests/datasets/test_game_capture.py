@@ -19,7 +19,7 @@ from rulka.datasets.formats.frames import FrameDataset
 from rulka.datasets.formats.races import Race, RaceDataset, write_races
 from rulka.game.link import GameLink
 from rulka.game.session import Decision
-from rulka.simulator.demonstrations import record_demonstrations
+from rulka.planner.demonstrations import record_demonstrations
 from rulka.simulator.race_settings import RaceSettings
 from rulka.simulator.scene import bake_scene
 from tasks.game_capture import GameCapture, ReplayError, keys_by_tick

@@ -13,10 +13,11 @@ from rulka.contracts.observation import CAR, centres_of_mass
 from rulka.datasets import recovery
 from rulka.datasets.formats.races import Race
 from rulka.datasets.recovery import RecoveryError, drive_again
+from rulka.planner.demonstrations import record_demonstrations
+from rulka.planner.planner import Planner
 from rulka.recordings.car_rows import interpolate_rows
-from rulka.simulator.demonstrations import record_demonstrations
-from rulka.simulator.follower import Follower
 from rulka.simulator.race_settings import RaceSettings
+from rulka.simulator.simulator import Simulator
 from rulka.tracks.progress import progress_along
 from tasks.races import race_of_driver
 from tests.datasets.conftest import PARAMS, TRACK
@@ -39,10 +40,10 @@ class Drive(NamedTuple):
 
 @pytest.fixture(scope="module")
 def drive(race: Race) -> Drive:
-    planned, held, plan, drive = list[np.ndarray](), list[np.ndarray](), Follower.plan, Follower.drive
+    planned, held, plan, step = list[np.ndarray](), list[np.ndarray](), Planner.controls, Simulator.step_controls
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Follower, "plan", lambda *args: planned.append((found := plan(*args))[0]) or found)
-        patch.setattr(Follower, "drive", lambda own, car, inputs: held.append(inputs) or drive(own, car, inputs))
+        patch.setattr(Planner, "controls", lambda *args: (found := plan(*args), planned.append(found[0]))[0])
+        patch.setattr(Simulator, "step_controls", lambda own, inputs: held.append(inputs) or step(own, inputs))
         return Drive(drive_again(race, TRACK, SIMULATOR, 5, 0), planned, held)
 
 
@@ -96,8 +97,9 @@ def test_labels_steer_back_also_while_something_else_is_held(race: Race) -> None
 
 def test_labels_are_plans_whatever_is_held(drive: Drive) -> None:
     assert len(drive.planned) == len(drive.race.state), "no disturbance was undone"
-    np.testing.assert_array_equal(drive.race.controls, np.concatenate([inputs[:5] for inputs in drive.planned]))
-    is_disturbed = (np.concatenate(drive.held) != drive.race.controls).any(axis=1)
+    labels = np.repeat(np.concatenate(drive.planned), 5, axis=0).astype(np.float32)
+    np.testing.assert_array_equal(drive.race.controls, labels)
+    is_disturbed = (np.repeat(np.concatenate(drive.held), 5, axis=0) != drive.race.controls).any(axis=1)
     assert 0.1 < is_disturbed.mean() < 0.5
 
 

@@ -18,9 +18,9 @@ from rulka.envs.game import GameEnv
 from rulka.envs.race import RaceEnv
 from rulka.evaluation.race import EvaluationRaces, race
 from rulka.params import Params, reference_params
+from rulka.planner.demonstrations import record_demonstrations
+from rulka.planner.planner import Planner
 from rulka.runtime.greedy_check import GreedyCheck
-from rulka.simulator import demonstrations
-from rulka.simulator.demonstrations import record_demonstrations
 from rulka.simulator.race_end import FINISHED, OFF_TRACK, RACING, STUCK, TOO_LONG, RaceWatch
 from rulka.simulator.race_params import RaceEndParams
 from rulka.simulator.race_settings import RaceSettings
@@ -141,7 +141,7 @@ class Lab:
 
     def in_a_demonstration(self, script: Script) -> End:
         params, pilot = self.params, Scripted(script)
-        self.monkeypatch.setattr(demonstrations, "PurePursuitDriver", lambda *_: pilot)
+        self.monkeypatch.setattr(Planner, "actions", lambda _, states: pilot.actions(states))
         settings = RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end)
         settings = settings.model_copy(update={"start_lateral_m": 0.0})
         (driven,) = record_demonstrations(self.track, settings, params.races.driver, 1, 1)

@@ -370,7 +370,7 @@ FIT = {
     "precision": "float32",
     "seed": 1,
 }
-CLONE = {"maps": "all", "race_every": 0, "previous_action_dropout": 0.5, "float_noise": 0.02}
+CLONE = {"maps": "all", "race_every": 0, "dagger": None, "previous_action_dropout": 0.5, "float_noise": 0.02}
 VIEWS = {"projection": 16, "crop_pixels": 8.0, "brightness": 0.2, "blur_pixels": 1.0, "noise": 0.1}
 POLICY = {"steps_per_update": 256, "batch_size": 64}
 PPO_RATE = {"interpolation": "linear", "shares": [[0.0, 0.0001], [1.0, 0.00001]]}

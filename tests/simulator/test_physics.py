@@ -1,14 +1,17 @@
 import numpy as np
 import pytest
+from numba import njit
 
 from rulka.contracts.actions import ActionTable, action_table
 from rulka.contracts.observation import CAR
+from rulka.planner.speed import SPEEDS, full_lock_radius
 from rulka.simulator import car as columns
 from rulka.simulator.constants import road_array
-from rulka.simulator.driver import SPEEDS, full_lock_radius
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator, SimulatorError
+from rulka.tracks.generate import generate_track
 from rulka.tracks.geometry import line_frames
+from rulka.tracks.progress import locate, zone_frames
 from rulka.tracks.track import DRIVEN_SOURCE, DROP, NO_GROUND, WALL, Track
 
 GAS, COAST, BRAKE = (0.0, 1.0, 0.0), (0.0, 0.0, 0.0), (0.0, 0.0, 1.0)
@@ -450,3 +453,22 @@ def test_a_variant_drives_as_a_car_of_that_physics(make_track, simulator_params,
         cars.set_variant(np.ones(3, bool), 3)
     with pytest.raises(SimulatorError, match="beyond the 1 that"):
         Simulator(track, 3, simulator_params, table).restore(saved)
+
+
+find_ground = njit(columns.find_ground)
+
+
+def test_kernels_and_tracks_locate_alike(params) -> None:
+    """The search in the physics kernels is that of `rulka.tracks.progress`, held together by this test."""
+    track = generate_track(**params.track.model_dump())
+    rng, zones, frames, road = np.random.default_rng(0), track.exact_zones, zone_frames(track), road_array(track)
+    car, below, c = np.zeros(columns.NUM_STATE), np.zeros(columns.NUM_SCRATCH), np.zeros(columns.NUM_CONSTANTS)
+    c[columns.SPACING_M] = 0.5
+    for zone in range(5, track.num_zones - 5, 7):
+        position = zones[zone] + rng.uniform(-3, 3, 3)
+        car[columns.X : columns.X + 3], car[columns.ZONE] = position, max(zone - 20, 0)
+        find_ground(car, road, c, below)
+        index, along, lateral, height = locate(position, zones, frames, max(zone - 20, 0), 64, 0.5)
+        assert car[columns.ZONE] == index
+        found = car[[columns.ALONG, columns.LATERAL, columns.HEIGHT]]
+        np.testing.assert_allclose(found, [along, lateral, height], atol=1e-3)

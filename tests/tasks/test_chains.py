@@ -31,7 +31,7 @@ from tasks.transfer import transfer
 Changes = dict[str, dict[str, Any]]
 ONCE: Changes = {name: {"action_repeat": 1} for name in ("ppo", "iqn")}
 """As several frames at once and chunks of actions ask for."""
-DAGGER = {"offsets": [0, 2], "dagger": {"rounds": 1, "every": 1, "num_races": 2, "pace": 0.9}}
+DAGGER = {"offsets": [0, 2], "dagger": {"rounds": 1, "every": 1, "num_races": 2, "planner": {"num_plans": 8}}}
 BLOCKS = {"width": 16, "depth": 1, "heads": 2}
 VIT: dict[str, Any] = {"model_type": "vit", "image_size": 32, "patch_size": 8, "hidden_size": 16}
 VIT |= {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}

@@ -49,7 +49,7 @@ NETWORK = REFERENCE.network.model_copy(update={"float_hidden": 16, "dense_hidden
 def params(**changes: Any) -> CloneParams:
     values: dict[str, Any] = {"epochs": 6, "patience": None, "batch_size": 32, "learning_rate": 0.003}
     values |= {"weight_decay": 0.0, "precision": "float32", "previous_action_dropout": 1.0, "offsets": [0]}
-    return CloneParams(**values | {"race_every": 0, "num_races": 4} | changes)
+    return CloneParams(**values | {"race_every": 0, "num_races": 4, "dagger": None} | changes)
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_the_epoch_that_races_best_is_kept(
     assert all(row["mean_duration_s"] > 0.0 for row in metrics["races"])
 
 
-DAGGER = {"rounds": 2, "every": 1, "num_races": 2, "pace": 0.9}
+DAGGER = {"rounds": 2, "every": 1, "num_races": 2, "planner": {"num_plans": 8}}
 ELSEWHERE = [
     {"kind": "main"},
     {"kind": "generated", "count": 2, "difficulty": "varied", "seed": 1, "length_m": 200.0},

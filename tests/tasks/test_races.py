@@ -45,7 +45,7 @@ def test_without_recordings_drivers_race_on_a_made_track(tmp_path: Path, capsys:
         assert (race.source, race.seed, race.is_finished) == ("driver", 2, True)
         assert race.map_uid == dataset.main_track.uid
         assert race.race_time_ms is not None
-        assert race.num_ticks == -(-race.race_time_ms // 10)
+        assert race.num_ticks in {-(-race.race_time_ms // 10), race.race_time_ms // 10 + 1}  # times are rounded
         assert len(race.checkpoint_times_ms) == len(dataset.main_track.gate_m)
         assert race.checkpoint_times_ms[-1] == race.race_time_ms
         end = race.state[-1, CAR["position"]]

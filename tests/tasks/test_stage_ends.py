@@ -50,7 +50,7 @@ def make_project(folder: Path, small_params: Params) -> None:
     params = small_params.model_dump(mode="json")
     params["race_end"] |= {"max_race_s": 20.0}  # drivers need 8 to the finish
     params["pretrain"] |= {"epochs": 1, "batch_size": 64, "precision": "float32"}
-    params["clone"] |= {"epochs": 1, "batch_size": 64, "precision": "float32"}
+    params["clone"] |= {"epochs": 1, "batch_size": 64, "precision": "float32", "dagger": None}
     params["train"] |= {"compared": [], "max_env_steps": 256}
     params["evaluate"] |= {"num_races": 1, "video_width": 160, "video_height": 90, "video_fps": 5}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))

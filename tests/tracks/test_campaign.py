@@ -8,7 +8,7 @@ import pytest
 
 from rulka.machine.errors import UserError
 from rulka.params import read_params
-from rulka.simulator.demonstrations import record_demonstrations
+from rulka.planner.demonstrations import record_demonstrations
 from rulka.simulator.race_settings import RaceSettings
 from rulka.tracks.campaign import CAMPAIGN, campaign_track
 from rulka.tracks.facts import difficulty_of, track_facts
@@ -49,11 +49,11 @@ def geometry_hash(track: Track) -> str:
 def test_the_campaign_never_changes_silently_and_the_built_in_driver_finishes(slug: str) -> None:
     track, params = campaign_track(slug), read_params(ROOT / "params.yaml")
     assert geometry_hash(track) == GOLDEN[slug]
-    driver = params.races.driver.model_copy(update={"slip_chance": 0.0, "pace_low": 0.6, "pace_high": 0.85})
+    driver = params.races.driver.model_copy(update={"num_plans": 16, "horizon_s": 4.5, "pace_low": 0.8})
     end = params.race_end.model_copy(update={"max_race_s": 200.0})
     settings = RaceSettings.for_demonstrations(params.actions, params.simulator, end)
-    races = record_demonstrations(track, settings, driver, num_races=4, seed=1)
-    assert sum(race.is_finished for race in races) >= 2, [race.progress_m for race in races]
+    races = record_demonstrations(track, settings, driver, num_races=1, seed=1)
+    assert races[0].is_finished, races[0].progress_m
 
 
 def test_tracks_are_found_by_slug_and_by_file(tmp_path: Path) -> None:

@@ -1,4 +1,8 @@
-"""Records demonstrations of the built-in driver: whole races with all data that the `races` stage stores."""
+"""Records demonstrations of the built-in driver: whole races with all data that the `races` stage stores.
+
+It drives by plans (`rulka.planner.planner`). Each driver of a field has a top pace of its own, so that a field varies
+like people do.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.simulator.driver import PurePursuitDriver, sample_skills
-from rulka.simulator.params import DriverParams
+from rulka.planner.params import DriverParams
+from rulka.planner.planner import Planner
 from rulka.simulator.race_end import RaceWatch
 from rulka.simulator.race_settings import RaceSettings
 from rulka.simulator.race_start import LATERAL, NUM_UNIFORMS, draw_starts
@@ -60,25 +64,26 @@ def record_demonstrations(
     Args:
         track: the track.
         settings: race settings.
-        driver: skill ranges of the field.
+        driver: plans and top paces of the field.
         num_races: number of drivers.
-        seed: seeds skills, slips and start positions.
+        seed: seeds plans, paces and start positions.
         on_decision: called after every decision with the number of cars still racing.
 
     Returns:
         One race per driver, finished or not.
     """
-    skills = sample_skills(num_races, driver, seed)
     cars = Simulator(track, num_races, settings.simulator, settings.table)
     uniforms = np.full((num_races, NUM_UNIFORMS), 0.5)  # in the middle
-    uniforms[:, LATERAL] = [np.random.default_rng([seed, k, 1]).random() for k in range(num_races)]
+    generators = [np.random.default_rng([seed, k]) for k in range(num_races)]
+    uniforms[:, LATERAL] = [generator.random() for generator in generators]
     cars.reset(np.ones(num_races, np.bool_), *draw_starts(uniforms, settings, track.length_m))
-    pilot = PurePursuitDriver(track, settings.simulator.physics, skills, seed)
+    pilot = Planner(track, settings.simulator.physics, settings.table, num_races, driver, seed=seed)
+    pilot.plans.most_pace[:] = [generator.uniform(driver.pace_low, driver.pace_high) for generator in generators]
     actions, rows, times = [], [cars.cars.copy()], [cars.time_ms.copy()]
     lasts = np.zeros(num_races, np.int64)
     watch = RaceWatch(settings, track.length_m, cars.along_m)
     while watch.is_racing.any():
-        actions.append(pilot.actions(cars))
+        actions.append(pilot.actions(cars.save()))
         cars.step(actions[-1])
         rows.append(cars.cars.copy())
         times.append(cars.time_ms.copy())

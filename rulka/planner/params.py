@@ -1,0 +1,25 @@
+"""Parameters of the planner, and of the built-in driver, which follows its plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rulka.contracts.section import Section, key, wrong_order
+
+
+class PlannerParams(Section):
+    """Size and caution of the plans; see `rulka.planner`."""
+
+    num_plans: int = key(32, "Plans simulated at each decision.", ge=8, le=4096)
+    horizon_s: float = key(4.0, "Time for which a plan is simulated, in seconds.", ge=0.5, le=10.0)
+    grip: float = key(1.0, "Share of the tyres' grip that plans rely on.", gt=0, le=1)
+
+
+class DriverParams(PlannerParams):
+    """The field of built-in drivers; see `rulka.planner.demonstrations`."""
+
+    pace_low: float = key(0.7, "Top pace of the most careful driver, as a share of the planned speed.", gt=0, le=2)
+    pace_high: float = key(1.0, "Top pace of the boldest driver, as a share of the planned speed.", gt=0, le=2)
+
+    def _check_combinations(self) -> Iterator[str]:
+        yield from wrong_order(self, "pace_low", "pace_high")
