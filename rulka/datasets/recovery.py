@@ -40,9 +40,9 @@ SPEED_ERROR = 0.05
 too slowly has the wrong speed for seconds."""
 MOST_LOST = 40
 """Maximum number of disturbances after which the car left the track; each is undone."""
-DECISIONS_PER_S = 40
-"""Decisions driven per second by one process on a slow core, roughly: half of what an easy road takes, since on a hard
-one many disturbances are undone and tried again."""
+DECISIONS_PER_S = 200
+"""Decisions driven per second by one process on a slow core, roughly: half of what a hard road takes, where many
+disturbances are undone and tried again."""
 MOST_TIME = 1.3
 """Time limit of a drive, relative to the recorded time."""
 

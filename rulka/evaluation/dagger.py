@@ -80,12 +80,12 @@ def _advised_races(
     drive, generator = greedy(policy, races.settings.table), np.random.default_rng(races.seeds)
 
     def act(image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:
-        actions = drive(image, floats)
-        if not taught:
-            return actions
-        advice = decisions[-1].advice
+        actions, table, advice = drive(image, floats), races.settings.table, decisions[-1].advice
         drawn = (advice.cumsum(axis=1) > generator.random((len(advice), 1))).argmax(axis=1)
-        return np.where(generator.random(len(advice)) < taught, drawn, actions)
+        advised = advice @ table.analog() if table.is_analog else drawn[:, None]  # a chunk repeats its action
+        is_taught = generator.random((len(advice), 1)) < taught
+        taken = np.where(is_taught, advised, actions.reshape(len(advice), -1))
+        return taken.astype(actions.dtype).reshape(actions.shape)
 
     return race(act, races, on_seen=look), decisions
 

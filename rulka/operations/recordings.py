@@ -14,8 +14,8 @@ from rulka.datasets.formats.races import QuarantinedFile, Race
 from rulka.datasets.recovery import DECISIONS_PER_S
 from rulka.params import PARAMS_FILE, Params, read_params, reference_params
 
-PRETRAINED_PER_S, CLONED_PER_S = 2_500, 6_700
-"""Frames per second of Levels 0 and 1 on one core, from docs/performance.md."""
+PRETRAINED_PER_S, CLONED_PER_S, LABELLED_PER_S = 2_500, 6_700, 400
+"""Frames per second of Levels 0 and 1 on one core, from docs/performance.md, and of the planner as adviser."""
 
 
 def describe_folder(folder: Path, summaries: Sequence[Mapping[str, Any]]) -> str:
@@ -56,6 +56,9 @@ def _cost(races: Sequence[Race], main: str | None, params: Params) -> str:
     every, again = taught if capture.maps == "main" else every, taught * capture.recoveries
     seconds = again / DECISIONS_PER_S / capture.num_workers + pretrain.epochs * (every + again) / PRETRAINED_PER_S
     seconds += clone.epochs * (again + (taught if clone.maps == "main" else every)) / CLONED_PER_S
+    if clone.dagger:
+        visited = clone.dagger.rounds * clone.dagger.num_races * taught / sum(is_main for is_main, _ in frames)
+        seconds += visited / LABELLED_PER_S
     shares = f", {again:,} of them of recovery drives" if again else ""
     return f"about {every + again:,} frames{shares}; capture, pretrain and clone take about {1 + seconds // 60:.0f} min"
 

@@ -31,11 +31,11 @@ FASTEST_MPS = 120.0
 """Up to this speed a plan's changes reach to the horizon."""
 SAFE_PACES = np.array([0.9, 0.7, 0.5, 0.3])
 """Constant paces tried at each decision; a plan begins with the first."""
-SLOWEST_MPS = 5.0
+SLOWEST_RECORDED_MPS = 5.0
 """Lower bound of a recorded race's speed, from which plans start."""
 
 BEYOND_TICKS = 1000
-"""Ticks for which a recorded race goes on beyond the finish, at its last speed: more than any horizon."""
+"""Ticks for which a recorded race goes on beyond the finish, at its last speed: as long as the longest horizon."""
 
 RACE = Aim(progress=1.0, edge_m=2.0, edge_cost=0.2, line_cost=0.0, time_cost=0.0)
 FOLLOW = Aim(progress=0.0, edge_m=0.0, edge_cost=0.0, line_cost=1.0, time_cost=0.3)
@@ -75,7 +75,7 @@ def line_of(track: Track, cars: Floats) -> Line:
     """
     _, along_m, lateral_m = progress_along(track, centres_of_mass(cars))
     along_m = np.maximum.accumulate(along_m)
-    speed_mps = np.linalg.norm(cars[:, CAR["velocity"]], axis=1).clip(SLOWEST_MPS)
+    speed_mps = np.linalg.norm(cars[:, CAR["velocity"]], axis=1).clip(SLOWEST_RECORDED_MPS)
     zone_m = np.arange(len(track.exact_zones)) * ZONE_SPACING_M
     beyond_s = np.arange(1, BEYOND_TICKS + 1) * TICK_MS / 1000.0
     return Line(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rulka.contracts.actions import ActionTable
 from rulka.machine.errors import UserError
@@ -57,25 +58,22 @@ def find_reference(
         NoLapError: if no lap reaches the finish.
     """
     planner = Planner(track, simulator.physics, table, 1, PlannerParams(), seed=seed)
-    cars, most_ms = Simulator(track, 1, simulator, table), 1000.0 * track.length_m / SLOWEST_MPS
-    start, fastest, plans = cars.save(), (0, np.empty(0, np.int64)), planner.plans.values.copy()
-    furthest_m, counted = 0.0, 0
+    cars = Simulator(track, 1, simulator, table)
+    start, furthest_m, counted = cars.save(), 0.0, 0
+    time_ms, fastest, plans = None, np.empty(0, np.int64), planner.plans.values.copy()
     while counted == 0 or planner.spent < budget:
         cars.restore(start)
-        actions: list[int] = []
-        while not (cars.is_finished[0] or cars.is_off_track[0]) and len(actions) * table.duration_ms < most_ms:
-            actions.append(int(planner.actions(cars.save())[0]))
-            cars.step(np.array(actions[-1:]))
+        actions = _drive_lap(planner, cars)
         furthest_m = max(furthest_m, float(cars.along_m[0]))
-        time_ms = int(cars.gate_time_ms[0, -1])
-        if cars.is_finished[0] and (not fastest[0] or time_ms < fastest[0]):
-            fastest, plans = (time_ms, np.array(actions)), planner.plans.values.copy()
-        elif fastest[0]:
+        lap_ms = int(cars.gate_time_ms[0, -1])
+        if cars.is_finished[0] and (time_ms is None or lap_ms < time_ms):
+            time_ms, fastest, plans = lap_ms, actions, planner.plans.values.copy()
+        elif time_ms is not None:
             planner.plans.values[:] = plans
-        if fastest[0]:
-            on_lap(planner.spent - counted, fastest[0])
+        if time_ms is not None:
+            on_lap(planner.spent - counted, time_ms)
         counted = planner.spent
-    if not fastest[0]:
+    if time_ms is None:
         message = f"the planner does not reach the finish of {track.name!r}: it comes to {furthest_m:.0f} m of "
         raise NoLapError(f"{message}{track.length_m:.0f} m", hint="Another seed may; more decisions do not help.")
     return Reference(
@@ -83,12 +81,22 @@ def find_reference(
         geometry=geometry_hash(track),
         physics=physics_hash(simulator),
         ticks_per_action=table.ticks_per_action,
-        time_ms=fastest[0],
+        time_ms=time_ms,
         seed=seed,
         budget=budget,
-        actions=fastest[1],
-        searched_ms=(fastest[0],),
+        actions=fastest,
+        searched_ms=(time_ms,),
     )
+
+
+def _drive_lap(planner: Planner, cars: Simulator) -> NDArray[np.int64]:
+    """Drives one car to the finish, off the track or out of time; returns its decisions [T]."""
+    actions: list[int] = []
+    most_ms = 1000.0 * cars.track.length_m / SLOWEST_MPS
+    while not (cars.is_finished[0] or cars.is_off_track[0]) and len(actions) * cars.table.duration_ms < most_ms:
+        actions.append(int(planner.actions(cars.save())[0]))
+        cars.step(np.array(actions[-1:]))
+    return np.array(actions)
 
 
 def search_with_progress(

@@ -12,8 +12,8 @@ import torch
 from models.actor_critic import ClonePolicy
 from models.encoders.config import ConvConfig
 from models.torso import InputShape
-from rulka.contracts.actions import action_table
-from rulka.contracts.observation import CAR, FLOATS, NUM_FLOATS, centres_of_mass
+from rulka.contracts.actions import ActionTable, action_table
+from rulka.contracts.observation import CAR, FLOATS, centres_of_mass, num_floats
 from rulka.datasets.formats.races import Race
 from rulka.datasets.recovery import line_of_race
 from rulka.evaluation.dagger import by_tick, collect_dagger_races
@@ -32,6 +32,8 @@ from tasks.races import race_of_driver
 
 TABLE = action_table(5)
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
+CHUNKS = replace(TABLE, ticks_per_action=1, actions_per_decision=5)
+ANALOG = replace(TABLE, is_analog=True)
 PLANS = PlannerParams(num_plans=8, horizon_s=1.5)
 
 
@@ -48,12 +50,15 @@ def adviser_of(races: EvaluationRaces, **more: Any) -> Planner:
     return Planner(races.track, settings.simulator.physics, settings.table, len(races.seeds), **planner)
 
 
-def drives_forward() -> ClonePolicy:
+def drives_forward(table: ActionTable = TABLE) -> ClonePolicy:
     """A policy that keeps the gas pressed and never steers."""
-    policy = ClonePolicy(InputShape(64, 64, torch.zeros(NUM_FLOATS), torch.ones(NUM_FLOATS)), CONV, 4, 4, 12)
+    num_inputs = num_floats(table.actions_per_decision)
+    shape = InputShape(64, 64, torch.zeros(num_inputs), torch.ones(num_inputs))
+    policy = ClonePolicy(shape, CONV, 4, 4, table.space.num_outputs)
     with torch.no_grad():
         policy.policy_head.weight.zero_()
-        policy.policy_head.bias[0] = 5.0
+        policy.policy_head.bias.zero_()
+        policy.policy_head.bias[1 if table.is_analog else slice(None, None, table.num_actions)] = 5.0
     return policy.eval()
 
 
@@ -110,13 +115,16 @@ def recorded() -> tuple[Race, Track, RaceSettings]:
     return race_of_driver(driven[0], track.uid, TABLE), track, settings
 
 
-def test_the_adviser_takes_a_share_of_the_decisions(recorded: tuple[Race, Track, RaceSettings]) -> None:
+@pytest.mark.parametrize("table", [TABLE, CHUNKS, ANALOG])
+def test_the_adviser_takes_a_share_of_the_decisions(
+    recorded: tuple[Race, Track, RaceSettings], table: ActionTable
+) -> None:
     """All of them: the cars drive on where the policy, which never steers, leaves the road."""
     _, track, settings = recorded
-    races = EvaluationRaces(track, settings, range(2))
+    races = EvaluationRaces(track, settings.decided_by(table), range(2))
     with torch.no_grad():
         alone, half, taught = (
-            collect_dagger_races(drives_forward(), [(races, adviser_of(races))], "first", share).driven
+            collect_dagger_races(drives_forward(table), [(races, adviser_of(races))], "first", share).driven
             for share in (0.0, 0.5, 1.0)
         )
     assert alone.mean_progress_m < half.mean_progress_m < taught.mean_progress_m
@@ -143,6 +151,10 @@ def test_a_recording_advises_to_come_back_to_it(recorded: tuple[Race, Track, Rac
     np.testing.assert_allclose(advice.sum(axis=1), 1.0, atol=1e-6)
     assert not (advice[3] @ TABLE.keys()).any()
     steer = advice @ TABLE.analog()[:, 0]
+    # A chunk of five actions is as long, and is advised over its whole length.
+    chunks = settings.decided_by(CHUNKS)
+    again = adviser_of(EvaluationRaces(track, chunks, range(4)), params=FOLLOWING, aim=FOLLOW, line=line)
+    np.testing.assert_array_equal(again.advice(states), advice)
     assert steer[1] > steer[0] + 0.1
     assert steer[2] < steer[0] - 0.1
 

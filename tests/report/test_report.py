@@ -175,7 +175,7 @@ def test_facts_name_what_was_used_and_leave_out_what_is_unknown(track: Track, ma
     assert known["Pretraining"] == (
         "Level 0: simclr on frames, 1 epoch. Level 1: behaviour cloning, frames and floats to actions, 8 epochs, also "
         "of 90 drives in the simulator that recover from disturbances; DAgger, 7 rounds of 20 races of the policy, "
-        "labelled by a follower of the fastest recording."
+        "labelled by the planner, which follows the fastest recording."
     )
     cloned["provenance"] = {"parameters": {"clone": {"epochs": 8, "dagger": None}}}
     plain = used(track, make_race, Origins({}, cloned, {}, {}, ()))["Pretraining"]
