@@ -23,12 +23,13 @@ from pathlib import Path
 from rulka.agents.algorithms import label_of
 from rulka.contracts.artifacts import read_meta
 from rulka.datasets.formats.races import load_races, write_races
+from rulka.evaluation.coach import coach_race, planner_coach
 from rulka.evaluation.contest import Driver, drivers, race_all, trained_tracks
 from rulka.evaluation.dataset import best_laps, demonstration_results, export_result
 from rulka.evaluation.metrics import entries_by_track, format_metrics, format_tracks, metrics_of, scores_of
 from rulka.evaluation.params import EvaluateParams
 from rulka.evaluation.race import EvaluationRaces, RandomPolicy, find_reference_race
-from rulka.evaluation.results import Evaluation, best_race
+from rulka.evaluation.results import Evaluation, best_race, median_race
 from rulka.machine.device import use_device
 from rulka.machine.terminal import say
 from rulka.params import Params, params_of_stage
@@ -111,8 +112,10 @@ def evaluate(params: Params, *, inputs: Inputs, out_dir: Path) -> None:
         _write_json(folder / SCORES_FILE, scores_of(metrics))
         _write_json(folder / RACES_FILE, {c.key: [r.to_json() for r in c.races] for c in evaluation.contestants})
         caption = _film(folder / VIDEO_FILE, evaluation, races.settings, evaluate)
-        best = best_race(evaluation.contestants[0].races)
+        driven = evaluation.contestants[0].races
+        best = best_race(driven)
         assert best is not None
+        middle = median_race(driven) or best
         export_result(folder / "best_race.txt", best, races.settings.table, evaluation.contestants[0].label)
         (folder / LAPS).mkdir()
         write_races(folder / LAPS, best_laps(by_track, races.settings.table))
@@ -130,6 +133,7 @@ def evaluate(params: Params, *, inputs: Inputs, out_dir: Path) -> None:
             unused=dataset.quarantine,
             origins=origins,
             parameters=origins.parameters | own,
+            coached=coach_race(middle, planner_coach(middle, settings)),
             plots=[*figures.values(), *encoder_figures(inputs.encoder)],
             video=folder / VIDEO_FILE,
             video_caption=caption,

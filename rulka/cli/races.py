@@ -1,4 +1,4 @@
-"""Commands that race: a single evaluation, the nightly evaluation, and videos."""
+"""Commands that race: a single evaluation, the nightly evaluation, videos, and what a race could gain."""
 
 from __future__ import annotations
 
@@ -122,6 +122,47 @@ def watch(
         check_file(out, ".mp4")
     found = [_named_source(source) for source in sources]
     say(show_races(found, read_params(), track=track, num_races=races, out=out, device=device))
+
+
+def coach(
+    source: Path,
+    /,
+    agent: str | None = None,
+    track: TrackName = None,
+    device: DeviceName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where a race lost time: by bend, what the planner would have done from the same entry.
+
+    Example: `rulka coach latest --track copper-oval`
+
+    Args:
+        source: a race: a Gbx file, an agent by name or folder, data/races, or a reference lap or its slug; the first
+            race of several.
+        agent: name or folder of an agent that takes the planner's place.
+        track: slug, uid or file of the track on which an agent races; if omitted, the main track of data/races.
+        device: where networks run; if omitted, RULKA_DEVICE, else a working GPU, else the CPU.
+        as_json: print one JSON object.
+    """
+    from dataclasses import asdict
+
+    from rulka.evaluation.coach import HEAD, agent_coach, coach_race, coached_rows, coached_summary, planner_coach
+    from rulka.evaluation.contest import agent_driver
+    from rulka.evaluation.metrics import text_table
+    from rulka.evaluation.race import EvaluationRaces
+    from rulka.machine.device import use_device
+    from rulka.params import read_params
+    from rulka.video.sources import gather, sort_sources
+
+    params = read_params()
+    result = gather(sort_sources([_named_source(source)]), params, track, 1, device).race
+    races = EvaluationRaces.of(result.track, params)
+    if agent is None:
+        chosen = planner_coach(result, races.settings)
+    else:
+        chosen = agent_coach(agent_driver(_named_source(Path(agent)), races, use_device(device)).policy, races)
+    found = coach_race(result, chosen)
+    report(asdict(found), lambda: f"{text_table([HEAD, *coached_rows(found)])}\n\n{coached_summary(found)}", as_json)
 
 
 def _named_source(source: Path) -> Path:

@@ -179,7 +179,7 @@ def track_rows(entries: Sequence[Json]) -> list[tuple[str, ...]]:
 
 def format_tracks(entries: Sequence[Json]) -> str:
     """Formats the agent's results by track as a text table."""
-    return _table([TRACK_HEAD, *track_rows(entries)])
+    return text_table([TRACK_HEAD, *track_rows(entries)])
 
 
 def format_metrics(metrics: Json) -> str:
@@ -192,13 +192,14 @@ def format_metrics(metrics: Json) -> str:
     rows += [(name, entry) for name, entry in named if entry["races"]]  # on other tracks there are no demonstrations
     lines = [("", "finished", "rate", "best s", "median s", "95 % interval", "progress m", "x reference")]
     lines += [(name, *_cells(entry)) for name, entry in rows]
-    text, track = _table(lines if "reference" in metrics else [line[:-1] for line in lines]), metrics["track"]
+    text, track = text_table(lines if "reference" in metrics else [line[:-1] for line in lines]), metrics["track"]
     if "medals" not in track:
         return text
     return f"{text}\nmedals by the {track['medals_by']}  {format_medals(track['medals'])}"
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> str:
+def text_table(rows: Sequence[tuple[str, ...]]) -> str:
+    """Aligns the first column left and all others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])

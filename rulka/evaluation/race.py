@@ -99,6 +99,7 @@ def race(
     races: EvaluationRaces,
     on_ended: Callable[[int], None] | None = None,
     on_seen: OnSeen | None = None,
+    placed: Starts | None = None,
 ) -> list[RaceResult]:
     """Runs one race of a policy from every seed.
 
@@ -107,6 +108,7 @@ def race(
         races: track, starts and settings.
         on_ended: called after each step in which races ended, with their number.
         on_seen: called before each decision with the simulator, images and floats, in buffers that are overwritten.
+        placed: starts to take instead of those of the seeds.
 
     Returns:
         One result per seed, in their order.
@@ -115,7 +117,7 @@ def race(
     table: ActionTable = getattr(policy, "actions", settings.table)
     # Repeated decisions are stepped one by one, so that samples and inputs have the same rate as in any race.
     simulator = Simulator(races.track, num_cars, settings.simulator, table.taken_once)
-    simulator.reset(np.ones(num_cars, bool), *starts(races))
+    simulator.reset(np.ones(num_cars, bool), *(placed or starts(races)))
     log = _Log(simulator, races)
     frame_stack, is_first = FrameStack(num_cars, settings.image_shape), np.ones(num_cars, np.bool_)
     floats = np.zeros((num_cars, num_floats(table.actions_per_decision)), np.float32)

@@ -18,6 +18,7 @@ from rulka.agents.algorithms import label_of
 from rulka.agents.params import ALGORITHMS
 from rulka.contracts.artifacts import META_FILE, read_meta
 from rulka.datasets.formats.races import QuarantinedFile, Race
+from rulka.evaluation.coach import HEAD, Coached, coached_rows, coached_summary
 from rulka.evaluation.metrics import TRACK_HEAD, Json, format_medals, track_rows
 from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.results import Evaluation
@@ -91,6 +92,7 @@ class Report:
         unused: rejected recordings.
         origins: metadata of the artifacts behind the agent.
         parameters: all parameter sections that affected the result.
+        coached: where the agent's median race, or else its furthest, lost time to the planner.
         plots: in page order.
         video: MP4 file; None leaves it out.
         video_caption: caption of the video.
@@ -103,6 +105,7 @@ class Report:
     unused: Sequence[QuarantinedFile]
     origins: Origins
     parameters: Json
+    coached: Coached
     plots: Sequence[Plot]
     video: Path | None
     video_caption: str
@@ -128,6 +131,9 @@ def render_report(report: Report) -> str:
         unchanged=_unchanged(evaluation),
         track_head=TRACK_HEAD,
         track_rows=track_rows(metrics["tracks"]) if len(metrics["tracks"]) > 1 else [],
+        coach_head=HEAD,
+        coach_rows=coached_rows(report.coached),
+        coach_summary=coached_summary(report.coached),
         video_source=_video_source(report.video),
         given=[_extra_inputs(meta) for meta in report.origins.agents],
         parameters_text=yaml.safe_dump(report.parameters, sort_keys=False),

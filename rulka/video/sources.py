@@ -30,7 +30,8 @@ from rulka.machine.errors import UserError
 from rulka.params import Params, with_given
 from rulka.recordings.alignment import inputs_to_controls
 from rulka.recordings.car_rows import car_rows
-from rulka.recordings.model import Ghost
+from rulka.recordings.errors import RecordingError
+from rulka.recordings.model import Ghost, Recording
 from rulka.recordings.reader import embedded_map, read_recording
 from rulka.reference.lap import LAPS_DIR, load_reference, read_reference
 from rulka.stages.folders import RACES
@@ -166,7 +167,7 @@ def recorded_races(files: Sequence[Path]) -> tuple[Track, list[tuple[str, RaceRe
         RecordingError: if a file cannot be read or holds no path.
         TrackError: if no track can be built from the paths.
     """
-    recordings = [read_recording(path) for path in files]
+    recordings = [_read(path) for path in files]
     uids = sorted({recording.map_uid for recording in recordings})
     if len(uids) != 1:
         message = f"the recordings are of {len(uids)} maps: {', '.join(uids)}"
@@ -181,6 +182,14 @@ def recorded_races(files: Sequence[Path]) -> tuple[Track, list[tuple[str, RaceRe
     track = track_from_paths(uids[0], map_name(recordings[0]), paths, blocks_of(embedded_map(recordings[0])))
     races = [(_name(ghost), _recorded(ghost, *row, track)) for ghost, row in zip(ghosts, rows, strict=True)]
     return track, races
+
+
+def _read(path: Path) -> Recording:
+    """Reads a recording; errors begin with the file's name."""
+    try:
+        return read_recording(path)
+    except RecordingError as error:
+        raise type(error)(f"{path.name}: {error}", hint=error.hint) from error
 
 
 def _name(ghost: Ghost) -> str:

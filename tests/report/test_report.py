@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from rulka.datasets.formats.races import QuarantinedFile, Race
+from rulka.evaluation.coach import Bend, Coached, Drive
 from rulka.evaluation.metrics import entries_by_track, metrics_of
 from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.results import Contestant, Evaluation, RaceResult
@@ -24,6 +25,13 @@ from tests.report.test_inputs import race_of
 
 MakeRace = Callable[..., RaceResult]
 NOTHING = Origins({}, {}, {}, {}, ())
+COACHED = Coached(
+    time_s=12.5,
+    coach_s=12.0,
+    bends=(
+        Bend(0.0, 80.0, -90.0, 0.25, Drive(0.0, 0.0, 72.0, 30.0, 12.0, 40.0), Drive(0.0, 0.0, 90.0, 10.0, 9.0, 46.0)),
+    ),
+)
 
 
 def make_evaluation(track: Track, make_race: MakeRace, *, is_finished: bool = True) -> Evaluation:
@@ -52,11 +60,21 @@ def make_report(
         plots=plots or [Plot("Lines <1>", "How to read it", "Two <lines>", b"light")],
         video=video,
         video_caption="the best race",
+        coached=COACHED,
     )
 
 
 def headline_of(evaluation: Evaluation) -> str:
     return headline(metrics_of(evaluation, "ppo")).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_page_says_where_time_was_lost(track: Track, make_race: MakeRace) -> None:
+    """0.25 s at 72 km/h are 5 m; 3 m less on the brake are not told."""
+    page = html.unescape(render_report(make_report(make_evaluation(track, make_race))))
+    cells = ("0 to 80 m, 90\N{DEGREE SIGN} right", "0, 0, 72", "0, 0, 90", "+0.25 s, +5 m")
+    told = "off the gas for 10 m, not 30 m; steers 6 m later"
+    assert "".join([f"<tr><th>{cells[0]}</th>", *(f"<td>{cell}</td>" for cell in (*cells[1:], told)), "</tr>"]) in page
+    assert "The race took 12.50 s; the coach takes 12.00 s from the same start." in page
 
 
 def test_headline_admits_whatever_it_is(track: Track, make_race: MakeRace) -> None:
