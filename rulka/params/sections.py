@@ -113,11 +113,11 @@ class Params(_StagesAndAlgorithms):
         is_exact = train.order == "exact"
         context = SectionContext(name, network, parts, decision_ms, train.learners, train.acting_precision, is_exact)
         yield from section.impossible(context)
-        budget = train.of(name).max_env_steps
+        budget = train.max_env_steps
         for count in section.LEARNS_AFTER:
             if (value := getattr(section, count)) > budget:
-                limit = "max_env_steps" if budget == train.max_env_steps else "compared_env_steps"
-                yield f"{name}.{count} {value} needs a longer run than train.{limit} {budget}: raise that, or lower it"
+                needs = f"{name}.{count} {value} needs a longer run than train.max_env_steps {budget}"
+                yield f"{needs}: raise that, or lower it"
         yield from parts.impossible(name, network, self.clone.shape)
         if repeats > 1 and network.actions_per_decision > 1:
             yield (

@@ -130,7 +130,7 @@ class DaggerParams(Section):
         "planner", "Labeller: the planner races, follows the fastest training race, or races near its line."
     )
     planner: PlannerParams = key(PlannerParams(), "Plans of the labeller.")
-    keep: bool = key(True, "Demonstrations remain in the batches once visited states are labelled.")
+    keep: bool = key(False, "Demonstrations remain in the batches once visited states are labelled.")
     taught: Share = key(0.0, "Share of the first round's decisions that the adviser takes; falls to 0 by the last.")
 
 
@@ -138,6 +138,7 @@ class CloneParams(FitParams, LineStartParams):
     """Stage `clone` (Level 1): behaviour cloning."""
 
     epochs: Epochs = 16
+    batch_size: BatchSize = key(128, "Frames per gradient step.")
     learning_rate: FitLearningRate = 0.001
     weight_decay: WeightDecay = 0.01
     shape: CloneShape = key("policy", "Network: policy is PPO's, and can guide IQN; iqn can become IQN's Q-values.")

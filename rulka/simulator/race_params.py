@@ -80,4 +80,6 @@ class RandomisationParams(Section):
 class TrainingRaceParams(RaceStartParams):
     """Training races: starts and domain randomisation."""
 
+    start_anywhere: Share = key(0.0, "Share of races that begin anywhere on the track instead of at the start line.")
+    start_from_earlier: Share = key(0.5, "Share of races that begin where an earlier race of the same car was.")
     randomisation: RandomisationParams = key(RandomisationParams(), "Domain randomisation of training races.")

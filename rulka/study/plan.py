@@ -52,7 +52,7 @@ class Budget(Section):
         limits = {"max_env_steps": self.env_steps or NO_LIMIT, "max_cpu_minutes": self.cpu_minutes}
         # Schedules and checks follow the budget; in exact order they can follow environment steps only.
         order = {"order": "free"} if self.env_steps is None else {}
-        return {"train": limits | {"max_minutes": None, "compared_env_steps": None} | order}
+        return {"train": limits | {"max_minutes": None} | order}
 
 
 class StudyFile(Section):

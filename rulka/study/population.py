@@ -43,7 +43,7 @@ LAST_STAGE = "transfer"
 """Last stage that members run before their first turn."""
 HASHED_CODE = tuple(Path("rulka", name) for name in ("evaluation/statistics.py", "study/selection.py", "study/turn.py"))
 """Code that affects a population's results, besides that of the stages."""
-_OWN = {"compared": [], "compared_env_steps": None, "max_minutes": None, "max_cpu_minutes": None}
+_OWN = {"compared": [], "max_minutes": None, "max_cpu_minutes": None}
 # A turn ends with its newest weights: there are no weights to select from, and the population races them itself.
 _OWN |= {"num_checks": 1, "check_candidates": 1, "final_check_races": 1}
 

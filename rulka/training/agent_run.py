@@ -96,7 +96,6 @@ class AgentRun:
                 here in `train.acting_precision`; if there are more learners than devices; or if there is no cluster.
         """
         check_machine(params.train, device)
-        params = params.model_copy(update={"train": params.train.of(algorithm)})
         self._algorithm: Algorithm = algorithm
         self._device = device
         self._params, self._folders = params, folders
@@ -191,7 +190,7 @@ class AgentRun:
         read = sections_of(self._params, self._algorithm)
         sections = {name: section.model_dump(mode="json") for name, section in read.items()}
         # The choice of other trained algorithms makes no difference.
-        for name in ("algorithm", "compared", "compared_env_steps"):
+        for name in ("algorithm", "compared"):
             del sections["train"][name]
         others = tuple(key for name in ALGORITHMS if name != self._algorithm for key in keys_of(name))
         return _without(sections, others)

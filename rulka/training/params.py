@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Self
 
 from rulka.agents.params import Algorithm
-from rulka.contracts.section import NEEDS_FREE, Count, key
+from rulka.contracts.section import NEEDS_FREE, key
 from rulka.datasets.params import Backend
 from rulka.runtime.params import RuntimeParams
 from rulka.simulator.race_params import TrainingRaceParams
@@ -19,7 +18,6 @@ class TrainParams(RuntimeParams, TrainingRaceParams):
     environment: Backend = key("simulator", "Environment: the embedded simulator, or the game.")
     algorithm: Algorithm = key("ppo", "Algorithm that trains the agent in data/agent.")
     compared: tuple[Algorithm, ...] = key(("iqn",), "Algorithms also trained, to compare in the report.", strict=False)
-    compared_env_steps: Count | None = key(150_000, "Environment steps of compared algorithms; null: max_env_steps.")
     tracks: tuple[TracksParams, ...] = key(
         (MainTrackParams(),),
         "Training tracks; the cars of one batch race on different ones.",
@@ -55,12 +53,6 @@ class TrainParams(RuntimeParams, TrainingRaceParams):
             yield f"environment game needs one car that begins at the start line: set {', '.join(wanted)}"
         if self.order == "exact":
             yield f"environment game {NEEDS_FREE}, or environment to simulator"
-
-    def of(self, algorithm: Algorithm) -> Self:
-        """Returns the section as it applies to one algorithm."""
-        if algorithm == self.algorithm or self.compared_env_steps is None:
-            return self
-        return self.model_copy(update={"max_env_steps": min(self.max_env_steps, self.compared_env_steps)})
 
     @property
     def num_tracks(self) -> int:

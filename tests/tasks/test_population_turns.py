@@ -25,7 +25,7 @@ from tests.conftest import Killed
 
 TURN_STEPS = 256
 FIRST = Order(member=0, turn=0, parent=0, begin=None, values={}, races=10, seed=3)
-OWN = {"compared": [], "compared_env_steps": None, "max_minutes": None}
+OWN = {"compared": [], "max_minutes": None}
 OWN |= {"num_checks": 1, "check_candidates": 1, "final_check_races": 1}
 
 

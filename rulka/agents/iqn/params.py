@@ -124,7 +124,7 @@ class IqnParams(OffPolicyParams):
     demonstration_margin: MarginParams | None = key(None, "Large-margin loss on demonstrations; null for none.")
     warmup_steps: Whole = key(16_384, "First environment steps, driven by the cloned policy.")
     guide_floor: ShareSchedule = key(
-        over_budget("staircase", (0.0, 1.0), (0.1, 0.0)),
+        over_budget("staircase", (0.0, 1.0), (0.1, 0.3)),
         "Minimum probability of an allowed action under the clone, relative to its likeliest action; 0 allows all.",
     )
     gradient_steps_per_update: Count = key(4, "Gradient steps per version of the weights.")

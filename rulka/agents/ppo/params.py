@@ -11,7 +11,7 @@ from rulka.agents.shared.params import (
     StepsPerUpdate,
 )
 from rulka.contracts.schedule import Schedule
-from rulka.contracts.section import PositiveSchedule, ShareSchedule, key
+from rulka.contracts.section import NotNegativeSchedule, PositiveSchedule, ShareSchedule, key
 
 constant, over_budget = Schedule.constant, Schedule.over_budget
 
@@ -24,8 +24,9 @@ class PpoParams(CriticParams, ClippedParams):
 
     action_repeat: ActionRepeat = 2
     steps_per_update: StepsPerUpdate = 2048  # a block of one collector
-    learning_rate: PolicyLearningRate = over_budget("linear", (0.0, 0.0003), (1.0, 0.00002))
+    learning_rate: PolicyLearningRate = over_budget("linear", (0.0, 0.0001), (1.0, 0.00001))
     gamma: Gamma = constant(0.970225)  # 3.3 s
+    entropy_weight: NotNegativeSchedule = key(constant(0.0), "Weight of the policy's entropy bonus.")
     gae_lambda: ShareSchedule = key(
         constant(0.96), "Weight of longer returns in advantages: 0 is one step, 1 the whole race."
     )
