@@ -39,7 +39,7 @@ def test_what_is_left_out_comes_from_the_reference() -> None:
     assert reference.train.randomisation == ALIKE
     end = reference.race_end.model_copy(update={"max_race_s": 7.0})
     assert {name: getattr(settings, name) for name in type(end).model_fields} == end.model_dump()
-    assert reference.train.start_anywhere > 0.0
+    assert reference.train.start_from_earlier > 0.0
     assert (settings.start_anywhere, settings.start_from_earlier) == (0.0, 0.0), "a race is timed from the start line"
     assert settings.rewards == reference.rewards
     assert settings.table.ticks_per_action == reference.actions.ticks_per_action

@@ -176,7 +176,7 @@ def learn(
     data["observation"] |= {"height": PIXELS, "width": PIXELS}
     data["network"] |= {"float_hidden": 16, "dense_hidden": 32}
     data["network"]["iqn"] |= {"tau_embedding": 8, **network}
-    data["train"] |= {"algorithm": algorithm, "compared": []}
+    data["train"] |= {"algorithm": algorithm, "compared": [], "start_from_earlier": 0.0}
     data["transfer"]["iqn"] |= dict.fromkeys(("encoder", "float_head"), "fresh")
     data[algorithm] |= changes
     params = Params.model_validate(data)
@@ -373,21 +373,27 @@ FIT = {
 CLONE = {"maps": "all", "race_every": 0, "dagger": None, "previous_action_dropout": 0.5, "float_noise": 0.02}
 VIEWS = {"projection": 16, "crop_pixels": 8.0, "brightness": 0.2, "blur_pixels": 1.0, "noise": 0.1}
 POLICY = {"steps_per_update": 256, "batch_size": 64}
-PPO_RATE = {"interpolation": "linear", "shares": [[0.0, 0.0001], [1.0, 0.00001]]}
+PPO = {
+    "learning_rate": {"interpolation": "linear", "shares": [[0.0, 0.0001], [1.0, 0.00001]]},
+    "entropy_weight": {"interpolation": "linear", "shares": [[0.0, 0.003], [1.0, 0.0]]},
+}
+RELEASED = {"interpolation": "staircase", "shares": [[0.0, 1.0], [0.1, 0.0]]}
 IQN = {"start_steps": 512, "buffer_steps": 2048, "batch_size": 16, "samples_per_insert": 1.0, "warmup_steps": 0}
 LEARNS_ALL = {"rate_of": {"encoder": 1.0, "float_head": 1.0, "trunk": 1.0, "heads": 1.0}}
 
 PRIORITISED = {"alpha": 0.6, "beta": 0.4, "epsilon": 0.01, "min_actions_left": 3}
 AGENTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
-    "iqn": ("iqn", IQN | {"demonstration_share": 0.25}, {}, ""),
+    "iqn": ("iqn", IQN | {"demonstration_share": 0.25, "guide_floor": RELEASED}, {}, ""),
     "iqn, as specified": ("iqn", IQN | {"demonstration_share": 0.0}, {}, "reference"),
     "iqn, prioritised": (
         "iqn",
-        IQN | LEARNS_ALL | {"demonstration_share": 0.0, "prioritised": PRIORITISED, "held_out_share": 0.2},
+        IQN
+        | LEARNS_ALL
+        | {"demonstration_share": 0.0, "prioritised": PRIORITISED, "held_out_share": 0.2, "guide_floor": RELEASED},
         {"noisy_sigma": 0.5, "layer_norm": True},
         "",
     ),
-    "ppo": ("ppo", POLICY | {"value_warmup_steps": 512, "initial_kl_weight": 0.1, "learning_rate": PPO_RATE}, {}, ""),
+    "ppo": ("ppo", POLICY | PPO | {"value_warmup_steps": 512, "initial_kl_weight": 0.1}, {}, ""),
     "impala": ("impala", POLICY | {"value_warmup_steps": 512, "initial_kl_weight": 0.1}, {}, ""),
     "grpo": ("grpo", POLICY | {"group_size": GROUP, "initial_kl_weight": 0.1}, {}, ""),
     "dpo": (

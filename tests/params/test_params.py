@@ -223,7 +223,7 @@ ALL_OF_IQN = IQN_ALONE | {
 }
 BESIDE_PPO = ALL_OF_IQN | {"train.compared": ["ppo"], "transfer.ppo.trunk": "fresh", "ppo.value_warmup_steps": 0}
 PQL = {"train.algorithm": "pql", "train.compared": []}
-DPO = {"train.algorithm": "dpo", "train.compared": []}
+DPO = {"train.algorithm": "dpo", "train.compared": [], "train.start_from_earlier": 0.0}
 FILE_OF_PAIRS = {"kind": "file", "path": "pairs.jsonl", "pairs_per_update": 4}
 TEN_TRACKS = [{"kind": "campaign", "slugs": ["copper-oval", "sidewinder"]}] * 5
 

@@ -34,7 +34,7 @@ def prepare(small_params: Params, pretrained: tuple[Path, Path], driven: tuple[P
 
     def make(algorithm: str, **changes: Any) -> tuple[Params, Folders]:
         values = small_params.model_dump()
-        values["train"] |= {"algorithm": algorithm, "compared": []}
+        values["train"] |= {"algorithm": algorithm, "compared": [], "start_from_earlier": 0.0}
         values["grpo"] |= SMALL | {"group_size": 2}
         values["dpo"] |= SMALL | {"pairs": ONLINE}
         values[algorithm] |= changes
