@@ -24,7 +24,7 @@ class PpoParams(CriticParams, ClippedParams):
 
     action_repeat: ActionRepeat = 2
     steps_per_update: StepsPerUpdate = 2048  # a block of one collector
-    learning_rate: PolicyLearningRate = over_budget("linear", (0.0, 0.0001), (1.0, 0.00001))
+    learning_rate: PolicyLearningRate = over_budget("linear", (0.0, 0.0002), (1.0, 0.00002))
     gamma: Gamma = constant(0.970225)  # 3.3 s
     entropy_weight: NotNegativeSchedule = key(constant(0.0), "Weight of the policy's entropy bonus.")
     gae_lambda: ShareSchedule = key(
