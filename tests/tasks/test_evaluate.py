@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -29,7 +30,7 @@ from rulka.tracks.campaign import campaign_track
 from rulka.tracks.params import CampaignTracksParams, MainTrackParams
 from rulka.tracks.track import Track
 from tasks.evaluate import Inputs, evaluate
-from tests.conftest import straight_track
+from tests.conftest import ROOT, straight_track
 
 NETWORK = reference_params().network.model_copy(update={"float_hidden": 8, "dense_hidden": 16})
 TABLE = action_table(5)
@@ -146,7 +147,7 @@ def test_stage_writes_everything_and_says_where(evaluated: Evaluated) -> None:
     assert laps["agent-tiny"].race_time_ms == round(1000 * metrics["agent"]["best_time_s"])
     assert (laps["agent-tiny"].player, laps["iqn-tiny"].is_finished) == ("Agent (PPO)", False)
     page = (out_dir / "report.html").read_text()
-    for text in ("Agent (PPO)", "IQN", "Cloned policy", "Random actions", "1,000 env steps", "bf16"):
+    for text in ("Agent (PPO)", "IQN", "Cloned policy", "Random actions", "1,000 env steps", "bf16", "Where time was lost"):
         assert text in page
     plots = {path.name for path in (out_dir / "plots").iterdir()}
     assert plots == {f"{name}.png" for name in ("driven_lines", "splits", "training")}
@@ -162,6 +163,14 @@ def _without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_without_figures")
+def test_pictures_of_the_readme_are_made_of_it(evaluated: Evaluated) -> None:
+    """Of plots that the stage still writes."""
+    make = runpy.run_path(str(ROOT / "docs" / "pictures.py"), run_name="pictures")
+    sheet = make["report_picture"](evaluated.out_dir)
+    assert sheet.width == 800
+    assert sheet.height > 800
+
+
 def test_an_agent_races_on_further_tracks_too(inputs: Inputs, tmp_path: Path, capsys) -> None:
     """Beside the 60 m straight the oval of the campaign: full throttle gets round it along the walls, for no medal."""
     params = small_params()
