@@ -29,7 +29,7 @@ def report_picture(folder: Path) -> Image.Image:
     assert found is not None
     title = textwrap.wrap(html.unescape(found[1]), 56)
     parts = [_middle_frame(folder / VIDEO_FILE)]
-    parts += [Image.open(folder / PLOTS / f"{name}.png").convert("RGB") for name in ("splits", "driven_lines")]
+    parts += [Image.open(folder / PLOTS / f"{name}.png").convert("RGB") for name in ("splits", "training")]
     parts = [part.resize((WIDTH, round(part.height * WIDTH / part.width)), Image.Resampling.LANCZOS) for part in parts]
     top = MARGIN + 32 * len(title) + 12
     sheet = Image.new("RGB", (WIDTH + 2 * MARGIN, top + sum(part.height + MARGIN for part in parts)), PAPER)
