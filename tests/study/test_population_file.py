@@ -66,6 +66,11 @@ def test_members_turns_and_schedules(tmp_path: Path) -> None:
     assert [base_schedule.at(Moment(0, share)) for share in (0.0, 1.0)] == [0.0002, 0.00002]
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "populations").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_population_that_ships_can_be_run(path: Path) -> None:
+    assert read_population(path).cells
+
+
 def test_the_key_tells_populations_apart_and_not_what_is_for_people(tmp_path: Path) -> None:
     key = read(tmp_path).key
     assert read(tmp_path, title="Another", question="?", cost="-").key == key

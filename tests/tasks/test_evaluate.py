@@ -147,7 +147,15 @@ def test_stage_writes_everything_and_says_where(evaluated: Evaluated) -> None:
     assert laps["agent-tiny"].race_time_ms == round(1000 * metrics["agent"]["best_time_s"])
     assert (laps["agent-tiny"].player, laps["iqn-tiny"].is_finished) == ("Agent (PPO)", False)
     page = (out_dir / "report.html").read_text()
-    for text in ("Agent (PPO)", "IQN", "Cloned policy", "Random actions", "1,000 env steps", "bf16", "Where time was lost"):
+    for text in (
+        "Agent (PPO)",
+        "IQN",
+        "Cloned policy",
+        "Random actions",
+        "1,000 env steps",
+        "bf16",
+        "Where time was lost",
+    ):
         assert text in page
     plots = {path.name for path in (out_dir / "plots").iterdir()}
     assert plots == {f"{name}.png" for name in ("driven_lines", "splits", "training")}
