@@ -85,7 +85,7 @@ def reference(
         seed: of the first search.
         searches: number of searches, each with the next seed. The fastest lap is written, with the times of all
             searches.
-        budget: approximate number of decisions to simulate; if omitted, 25,000 per metre of track. The first lap is
+        budget: approximate number of decisions to simulate; if omitted, 8,000 per metre of track. The first lap is
             completed regardless of the budget.
         out: file to write; if omitted, <uid>.reference.txt in this folder.
         as_json: print one JSON object.

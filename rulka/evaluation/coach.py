@@ -117,7 +117,9 @@ def coach_race(result: RaceResult, coach: Coach) -> Coached:
     goals = np.append(cuts, track.length_m)[2:]
     entries = _samples_at(result, np.append(cuts[:num_bends], 0.0))
     *driven, whole = coach(Starts(*_places(result, entries)), np.append(goals[:num_bends], track.length_m))
-    entry_s, exit_s = result.sample_ms[entries] / 1000.0, time_at_distance_s(result, cuts[1:])
+    entry_s = result.sample_ms[entries] / 1000.0
+    # The next drive begins at a sample, shortly beyond the cut, and so ends what the race drove itself.
+    exit_s = [*entry_s[1:num_bends], time_at_distance_s(result, cuts[num_bends : num_bends + 1]).item()]
     turned = np.cumsum(bends(track)[0]) * ZONE_SPACING_M
     found = []
     for k, drive in enumerate(driven):

@@ -14,6 +14,7 @@ from rulka.evaluation.results import RaceResult
 from rulka.params import read_params
 from rulka.planner.params import PlannerParams
 from rulka.planner.planner import Planner
+from rulka.simulator.race_start import Starts
 from rulka.stages.folders import RACES
 from rulka.tracks.campaign import campaign_track
 from rulka.tracks.track import Track
@@ -64,6 +65,32 @@ def test_a_slow_race_loses_in_each_bend_and_the_coach_gains_over_the_whole() -> 
     # Two bends: the first counts to the finish, and so does the second.
     assert sum(bend.lost_s or 0.0 for bend in found.bends) == pytest.approx(gained_s, abs=0.15)
     assert all("off the gas for" in row[-1] for row in coached_rows(found))
+
+
+def test_a_coach_who_repeats_the_race_gains_nothing() -> None:
+    """To the millisecond, though each drive begins at a sample, up to a decision beyond the end of a bend."""
+    races = races_on(campaign_track("copper-oval"))
+    result = slow_race(races)
+
+    def repeat(starts: Starts, goals: np.ndarray) -> list[RaceResult]:
+        first = np.searchsorted(np.maximum.accumulate(result.along_m), starts.along_m - 1e-3)
+        return [part_of(result, int(sample)) for sample in first]
+
+    found = coach_race(result, repeat)
+    assert [bend.lost_s for bend in found.bends] == pytest.approx([0.0, 0.0], abs=0.0011)
+
+
+def part_of(result: RaceResult, first: int) -> RaceResult:
+    """The race from one of its samples on, as if it began there."""
+    begun_ms = int(result.sample_ms[first])
+    return dataclasses.replace(
+        result,
+        time_ms=result.time_ms - begun_ms,
+        sample_ms=result.sample_ms[first:] - begun_ms,
+        cars=result.cars[first:],
+        along_m=result.along_m[first:],
+        controls=result.controls[first:],
+    )
 
 
 def test_a_reference_lap_leaves_little_to_gain() -> None:

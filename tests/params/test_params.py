@@ -186,6 +186,7 @@ def test_what_the_file_leaves_out_has_its_default() -> None:
             {"train.max_env_steps": 16_383},
             "ppo.value_warmup_steps 16384 needs a longer run than train.max_env_steps 16383",
         ),
+        (IQN_ALONE | {"train.max_env_steps": 16_383}, "iqn.warmup_steps 16384 needs a longer run than train.max_env"),
         (IQN_ALONE | {"train.max_env_steps": 4000, "iqn.warmup_steps": 0}, "iqn.start_steps 8192 needs a longer run"),
         ({"impala.correction.c_bar": 1.5}, "c_bar needs to be at most rho_bar, but 1.5 is greater than 1.0"),
         ({"train.learners": 2, "ppo.batch_size": 511}, "train.learners 2 needs equal shares of ppo.batch_size 511"),
