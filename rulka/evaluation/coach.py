@@ -22,8 +22,7 @@ from rulka.contracts.actions import action_table
 from rulka.contracts.observation import CAR, ZONE_SPACING_M, centres_of_mass
 from rulka.evaluation.race import EvaluationRaces, Policy, race
 from rulka.evaluation.results import MPS_TO_KMH, RaceResult, time_at_distance_s
-from rulka.planner.params import PlannerParams
-from rulka.planner.planner import Planner, line_of
+from rulka.planner.planner import EXACT, Planner, line_of
 from rulka.planner.speed import bends
 from rulka.simulator import car as columns
 from rulka.simulator.race_settings import RaceSettings
@@ -146,7 +145,7 @@ def planner_coach(result: RaceResult, settings: RaceSettings) -> Coach:
 
     def coach(starts: Starts, goals: Floats) -> list[RaceResult]:
         num_cars, physics = len(goals), settings.simulator.physics
-        planner = Planner(track, physics, table, num_cars, PlannerParams(), seed=0, line=line)
+        planner = Planner(track, physics, table, num_cars, EXACT, seed=0, line=line)
         races = EvaluationRaces(track, settings, range(num_cars))
         actions = np.zeros(num_cars, np.int64)
         fastest, fastest_s = list[RaceResult](), np.full(num_cars, np.inf)

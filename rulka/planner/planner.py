@@ -40,7 +40,9 @@ BEYOND_TICKS = 1000
 RACE = Aim(progress=1.0, edge_m=2.0, edge_cost=0.2, line_cost=0.0, time_cost=0.0)
 FOLLOW = Aim(progress=0.0, edge_m=0.0, edge_cost=0.0, line_cost=1.0, time_cost=0.3)
 """Stays where a recorded race was, and as far as it was."""
-FOLLOWING = PlannerParams(horizon_s=2.5)
+EXACT = PlannerParams(step_m=columns.LONGEST_STEP_M)
+"""Plans of reference laps and of the coach: with the steps of the simulator, at twice the cost."""
+FOLLOWING = PlannerParams(horizon_s=2.5, step_m=columns.LONGEST_STEP_M)
 """Plans that only follow need not look far."""
 RACE_ON_LINE = RACE._replace(line_cost=0.1)
 """Races, but not far from the line of a recorded race."""
@@ -131,7 +133,7 @@ class Planner:
         self._course = kernels.Course(
             road=road,
             gate_m=np.ascontiguousarray(track.gate_m, np.float64),
-            c=constant_array(cautious, TICK_MS / 1000.0),
+            c=constant_array(cautious, TICK_MS / 1000.0, params.step_m),
             tables=table_array(cautious),
             radius_m=full_lock_radius(physics),
             line_m=line.left_m,

@@ -11,8 +11,7 @@ from rulka.contracts.actions import ActionTable
 from rulka.machine.errors import UserError
 from rulka.machine.progress import Progress
 from rulka.machine.terminal import say
-from rulka.planner.params import PlannerParams
-from rulka.planner.planner import Planner
+from rulka.planner.planner import EXACT, Planner
 from rulka.reference.lap import Reference, geometry_hash, physics_hash
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
@@ -57,7 +56,7 @@ def find_reference(
     Raises:
         NoLapError: if no lap reaches the finish.
     """
-    planner = Planner(track, simulator.physics, table, 1, PlannerParams(), seed=seed)
+    planner = Planner(track, simulator.physics, table, 1, EXACT, seed=seed)
     cars = Simulator(track, 1, simulator, table)
     start, furthest_m, counted = cars.save(), 0.0, 0
     time_ms, fastest, plans = None, np.empty(0, np.int64), planner.plans.values.copy()

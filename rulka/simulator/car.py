@@ -40,7 +40,7 @@ SHIFT_TIME_S, SHIFT_S_PER_RPM, IDLE_RPM, MAX_RPM = range(30, 34)
 TURBO_FACTOR, TURBO_LASTS_S, ALIGN_PER_S, SPRING, DAMPING, REST_M, MAX_M = range(34, 41)
 AIR_SPIN_LOSS, AIR_ROLL_LOSS, AIR_COUNTER_LOSS = range(41, 44)
 OFF_ROAD_M, FALL_M, CRASH_COSINE, WALL_BOUNCE, WALL_RUB = range(44, 49)
-GEAR_UP, GEAR_DOWN, GEAR_RPM, PUSHES, PUSH_EDGES, NUM_CONSTANTS = 49, 53, 57, 62, 66, 69
+GEAR_UP, GEAR_DOWN, GEAR_RPM, PUSHES, PUSH_EDGES, STEP_M, NUM_CONSTANTS = 49, 53, 57, 62, 66, 69, 70
 NUM_GEARS = 5
 
 # Rows of the tables: curves by speed in whole m/s, then surface properties by material id.
@@ -286,8 +286,8 @@ def set_axes(car: Array, fx: float, fy: float, fz: float, ux: float, uy: float, 
 
 # A car on its wheels: springs, engine, brake, tyres and steering.
 STANDING_MPS = 0.1
-SUBSTEP_M = 0.3
-"""A tick is split into equal steps in which a car covers less than this."""
+LONGEST_STEP_M = 0.3
+"""The simulator splits a tick into equal steps in which a car covers less than this."""
 
 
 @inlined_kernel
@@ -451,7 +451,7 @@ def tick(
     car[STEER] += min(max(control[0] - car[STEER], -c[STEER_STEP]), c[STEER_STEP])
     before_m = car[ALONG]
     speed = math.sqrt(car[VX] * car[VX] + car[VY] * car[VY] + car[VZ] * car[VZ])
-    num_steps = int(speed * c[TICK_S] / SUBSTEP_M) + 1
+    num_steps = int(speed * c[TICK_S] / c[STEP_M]) + 1
     step_s = c[TICK_S] / num_steps
     for _ in range(num_steps):
         for k in range(3):  # as in recordings: explicit Euler, with the velocity before the step's forces

@@ -19,13 +19,22 @@ NUM_SPEEDS = 256
 _NEXT, _AFTER = [1, 2, 0], [2, 0, 1]
 
 
-def constant_array(params: PhysicsParams, tick_s: float) -> NDArray[np.float64]:
-    """Returns [NUM_CONSTANTS] the scalar constants in the kernels' layout."""
+def constant_array(
+    params: PhysicsParams, tick_s: float, step_m: float = columns.LONGEST_STEP_M
+) -> NDArray[np.float64]:
+    """Returns [NUM_CONSTANTS] the scalar constants in the kernels' layout.
+
+    Args:
+        params: physics.
+        tick_s: duration of a tick.
+        step_m: a tick is split into equal steps in which a car covers less than this.
+    """
     c = np.zeros(columns.NUM_CONSTANTS)
     spring = params.gravity_mps2 / params.rest_m
     values = {
         columns.TICK_S: tick_s,
         columns.TICK_MS: 1000.0 * tick_s,
+        columns.STEP_M: step_m,
         columns.SPACING_M: ZONE_SPACING_M,
         columns.GRAVITY: params.gravity_mps2,
         columns.PER_GRAVITY: 1.0 / params.gravity_mps2,

@@ -34,7 +34,7 @@ TABLE = action_table(5)
 CONV = ConvConfig(kind="conv", adaptive_pool=0)
 CHUNKS = replace(TABLE, ticks_per_action=1, actions_per_decision=5)
 ANALOG = replace(TABLE, is_analog=True)
-PLANS = PlannerParams(num_plans=8, horizon_s=1.5)
+PLANS = PlannerParams(num_plans=8, horizon_s=1.5, step_m=0.3)
 
 
 def line_of(race: Race, track: Track) -> tuple[np.ndarray, np.ndarray]:

@@ -22,7 +22,7 @@ from rulka.tracks.campaign import campaign_track
 from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
 
-SMALL = PlannerParams(num_plans=12, horizon_s=2.0)
+SMALL = PlannerParams(num_plans=12, horizon_s=2.0, step_m=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +86,17 @@ def test_plans_are_the_same_on_every_processor(make_track, params: Params) -> No
     assert hashlib.sha256(np.array(drive.actions, "<i8").tobytes()).hexdigest()[:16] == "5f191d1c642106fc"
 
 
-@pytest.mark.parametrize("aim", [RACE, FOLLOW])
-def test_the_score_of_a_plan_is_what_driving_it_comes_to(track: Track, params: Params, aim: kernels.Aim) -> None:
-    """The naive twin: the simulator drives the kept plan, and Python adds up what it is worth."""
+@pytest.mark.parametrize(("aim", "step_m", "within"), [(RACE, 0.3, 1e-6), (FOLLOW, 0.3, 1e-6), (RACE, 0.7, 0.5)])
+def test_the_score_of_a_plan_is_what_driving_it_comes_to(
+    track: Track, params: Params, aim: kernels.Aim, step_m: float, within: float
+) -> None:
+    """The naive twin: the simulator drives the kept plan, and Python adds up what it is worth.
+
+    With longer steps of the physics than the simulator's, the plan is off by less than half a metre after two seconds.
+    """
     line = centreline(track, params.simulator.physics)
     line = line._replace(left_m=line.left_m + 1.0, along_m=np.arange(1000) * 0.25)
-    drive = Drive(track, params, plans=SMALL, aim=aim, line=line)
+    drive = Drive(track, params, plans=SMALL.model_copy(update={"step_m": step_m}), aim=aim, line=line)
     cars, planner, table = drive.cars, drive.planner, drive.table
     cars.reset(np.ones(1, bool), 100.0, 6.0, 0.1, 20.0)
     remainder, tick = 0.0, float(np.searchsorted(line.along_m, 100.0, side="right")) - 1.0
@@ -115,7 +120,7 @@ def test_the_score_of_a_plan_is_what_driving_it_comes_to(track: Track, params: P
         cost += aim.time_cost * (there_m - cars.along_m[0]) ** 2 * 0.05
     speed = float(np.linalg.norm(cars.save()[0, 3:6]))
     worth = aim.progress * (cars.along_m[0] + kernels.SPEED_S * speed) - cost
-    assert planner.plans.score[0] == pytest.approx(worth, abs=1e-6)
+    assert planner.plans.score[0] == pytest.approx(worth, abs=within)
     assert table.duration_ms * num_decisions == 1000 * SMALL.horizon_s
 
 
