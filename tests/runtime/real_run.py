@@ -76,6 +76,8 @@ def small_params(algorithm: str, extras: Mapping[str, Any], **train: Any) -> Par
         "check_candidates": 2,
         "final_check_races": 2,
     }
+    if algorithm in ("grpo", "dpo"):  # the races of a group begin alike
+        params["train"]["start_from_earlier"] = 0.0
     params["train"] |= extras.get("train", {}) | train
     known = ON_POLICY | {"value_warmup_steps": 144, "start_steps": 96}
     params[algorithm] |= {name: value for name, value in known.items() if name in params[algorithm]}

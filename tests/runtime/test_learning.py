@@ -18,7 +18,16 @@ from rulka.tracks.generate import generate_track
 
 ROOT = Path(__file__).parents[2]
 LESSONS: dict[str, tuple[int, dict[str, Any]]] = {
-    "ppo": (60_000, {"steps_per_update": 1024, "batch_size": 256, "value_warmup_steps": 0, "epochs": 4}),
+    "ppo": (
+        60_000,
+        {
+            "steps_per_update": 1024,
+            "batch_size": 256,
+            "value_warmup_steps": 0,
+            "learning_rate": {"interpolation": "linear", "shares": [[0, 0.0003], [1, 0.00002]]},
+            "entropy_weight": {"interpolation": "linear", "shares": [[0, 0.003], [1, 0.0]]},
+        },
+    ),
     "impala": (
         100_000,
         {
@@ -114,6 +123,7 @@ def test_a_network_that_knows_nothing_learns_to_finish(tmp_path: Path, algorithm
         "check_candidates": 2,
         "final_check_races": 16,
         "start_anywhere": 0.3,
+        "start_from_earlier": 0.0,
         "experience": "rebuilt",
     }
     env_steps, changes = lesson_of(algorithm)
