@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -46,13 +47,13 @@ from rulka.datasets.formats.split import SPLITS, Split
 from rulka.datasets.recovery import line_of_race
 from rulka.evaluation.closed_loop import drive
 from rulka.evaluation.dagger import collect_dagger_races
-from rulka.evaluation.race import EvaluationRaces
+from rulka.evaluation.race import EvaluationRaces, find_reference_race
 from rulka.machine.device import Generators, device_of, use_device, use_threads
 from rulka.machine.errors import UserError
 from rulka.machine.precision import raise_malloc_thresholds
 from rulka.machine.progress import Progress
 from rulka.params import Params, params_of_stage, sections_of
-from rulka.planner.planner import FOLLOW, RACE, RACE_ON_LINE, Planner
+from rulka.planner.planner import FOLLOW, RACE, RACE_ON_LINE, Line, Planner, line_of
 from rulka.pretraining.cloning import (
     CloningTask,
     Labels,
@@ -135,7 +136,7 @@ def clone(params: Params, *, folders: Folders) -> None:
         settings = settings.decided_by(table)
         seeds = range(FIRST_SEED, FIRST_SEED + clone.num_races)
         dataset = load_races(folders.races)
-        advise = _adviser(clone.dagger, dataset, splits["train"]) if clone.dagger else None
+        advise = _adviser(clone.dagger, dataset, splits["train"], folders.races) if clone.dagger else None
         tracks = chosen_tracks(clone.dagger.tracks, dataset.main_track) if clone.dagger else [dataset.main_track]
         drives = _Drives([EvaluationRaces(track, settings, seeds) for track in tracks], advise)
     inputs = {"races": folders.races, "frames": folders.frames, "encoder": folders.encoder}
@@ -239,8 +240,13 @@ def _train(
     return history
 
 
-def _adviser(dagger: DaggerParams, dataset: RaceDataset, train: FrameDataset) -> Callable[[EvaluationRaces], Planner]:
-    """Returns the constructor of the adviser, which may take its line from the fastest training race."""
+def _adviser(
+    dagger: DaggerParams, dataset: RaceDataset, train: FrameDataset, races_dir: Path
+) -> Callable[[EvaluationRaces], Planner]:
+    """Returns the constructor of the adviser.
+
+    Its plans begin with the line of a reference lap, if there is one, or with that of the fastest training race.
+    """
     race = None
     if dagger.adviser != "planner":
         learned = {race.race_id for race in train.races}
@@ -251,6 +257,12 @@ def _adviser(dagger: DaggerParams, dataset: RaceDataset, train: FrameDataset) ->
         race = min(finished, key=lambda race: race.race_time_ms or 0)
     aim = {"planner": RACE, "recording": FOLLOW, "recorded_line": RACE_ON_LINE}[dagger.adviser]
 
+    def line(races: EvaluationRaces) -> Line | None:
+        if race is not None:
+            return line_of_race(race, races.track)
+        lap = find_reference_race(races_dir, races)
+        return None if lap is None else line_of(races.track, lap.cars.astype(np.float64))
+
     def advise(races: EvaluationRaces) -> Planner:
         return Planner(
             races.track,
@@ -260,7 +272,7 @@ def _adviser(dagger: DaggerParams, dataset: RaceDataset, train: FrameDataset) ->
             dagger.planner,
             seed=races.seeds[0],
             aim=aim,
-            line=None if race is None else line_of_race(race, races.track),
+            line=line(races),
         )
 
     return advise

@@ -216,7 +216,7 @@ def find_reference_race(races_dir: Path, races: EvaluationRaces) -> RaceResult |
             lap = load_reference(path, races.track, races.settings.simulator, races.settings.table)
             return reference_race(lap, races)
         except StaleReferenceError as error:
-            tell(f"not compared with a reference lap: {error}")
+            tell(f"reference lap not used: {error}")
     return None
 
 

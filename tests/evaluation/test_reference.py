@@ -83,7 +83,7 @@ def test_a_lap_is_found_and_driven_or_left_out_and_said(
     store_reference(replace(lap, time_ms=lap.time_ms - 7), table, reference_path(tmp_path, road.uid))
     assert find_reference_race(tmp_path, races) is None
     said = capsys.readouterr().err
-    assert said.startswith("not compared with a reference lap: the reference lap")
+    assert said.startswith("reference lap not used: the reference lap")
     assert f"it states {lap.time_ms - 7} ms, but here it needs {lap.time_ms} ms" in said
     store_reference(lap, table, tmp_path / "shipped.txt")
     monkeypatch.setattr("rulka.evaluation.race.shipped_lap", lambda _: tmp_path / "shipped.txt")
@@ -92,4 +92,4 @@ def test_a_lap_is_found_and_driven_or_left_out_and_said(
 
 def test_the_stages_depend_on_the_laps_that_they_read() -> None:
     stages = yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"]
-    assert [name for name, stage in stages.items() if "rulka/reference/laps" in stage["deps"]] == ["evaluate"]
+    assert [name for name, stage in stages.items() if "rulka/reference/laps" in stage["deps"]] == ["clone", "evaluate"]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -26,7 +27,7 @@ from rulka.contracts.artifacts import Artifact, load_artifact, network_input_con
 from rulka.contracts.observation import reference_normalisation
 from rulka.datasets.formats.checksums import SEAL, sealed
 from rulka.datasets.formats.frames import Batch, FrameDataset, FrameRace, frames_of
-from rulka.datasets.formats.races import RaceDataset
+from rulka.datasets.formats.races import RaceDataset, load_races
 from rulka.datasets.formats.split import SPLITS
 from rulka.evaluation.closed_loop import ClosedLoop
 from rulka.evaluation.race import EvaluationRaces
@@ -35,7 +36,8 @@ from rulka.machine.progress import Progress
 from rulka.params import reference_params
 from rulka.pretraining.cloning import Predictions
 from rulka.pretraining.fit import TrainingTask, fit
-from rulka.pretraining.params import CloneParams
+from rulka.pretraining.params import CloneParams, DaggerParams
+from rulka.tracks.find import find_track
 from tasks.clone import Folders, clone
 from tests.conftest import Killed, sees
 
@@ -368,6 +370,19 @@ def test_with_dagger_it_learns_where_it_got_to(driven: tuple[Path, Path], encode
     assert json.loads((plain.out / "metrics.json").read_text())["rounds"] == []
     ours, theirs = (load_artifact(folder, "policy").tensors for folder in (folders.out, plain.out))
     assert any(not torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def test_the_planner_begins_with_the_line_of_a_reference_lap(driven: tuple[Path, Path]) -> None:
+    """On a track of the campaign; on one without such a lap, with the centreline."""
+    races, frames = driven
+    dataset, train = load_races(races), FrameDataset(frames, "train", 1, 1)
+    advise = stage._adviser(DaggerParams(), dataset, train, races)
+    shipped, unknown = (
+        advise(EvaluationRaces.of(track, reference_params()))
+        for track in (find_track("copper-oval"), dataset.main_track)
+    )
+    assert np.ptp(shipped._course.line_m) > 3.0
+    assert not unknown._course.line_m.any()
 
 
 def test_without_a_finished_race_nothing_is_followed(
