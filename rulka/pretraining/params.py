@@ -127,7 +127,7 @@ class DaggerParams(Section):
     )
     num_races: Several = key(20, "Races per round and track, side by side; few if there are many tracks.")
     adviser: Literal["planner", "recording", "recorded_line"] = key(
-        "planner", "The planner races (from the reference lap's line), follows the fastest race, or races near its line."
+        "planner", "The planner races (on from the reference lap's line), follows the fastest race, or races near it."
     )
     planner: PlannerParams = key(PlannerParams(), "Plans of the labeller.")
     keep: bool = key(False, "Demonstrations remain in the batches once visited states are labelled.")

@@ -19,9 +19,7 @@ NUM_SPEEDS = 256
 _NEXT, _AFTER = [1, 2, 0], [2, 0, 1]
 
 
-def constant_array(
-    params: PhysicsParams, tick_s: float, step_m: float = columns.LONGEST_STEP_M
-) -> NDArray[np.float64]:
+def constant_array(params: PhysicsParams, tick_s: float, step_m: float = columns.LONGEST_STEP_M) -> NDArray[np.float64]:
     """Returns [NUM_CONSTANTS] the scalar constants in the kernels' layout.
 
     Args:
