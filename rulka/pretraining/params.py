@@ -117,7 +117,7 @@ class DaggerParams(Section):
     Ross et al. 2011, arXiv:1011.0686.
     """
 
-    rounds: Count = key(10, "Number of rounds in which the policy drives.")
+    rounds: Count = key(8, "Number of rounds in which the policy drives.")
     every: Count = key(1, "Epochs from one round to the next.")
     tracks: tuple[TracksParams, ...] = key(
         (MainTrackParams(),),
@@ -137,7 +137,7 @@ class DaggerParams(Section):
 class CloneParams(FitParams, LineStartParams):
     """Stage `clone` (Level 1): behaviour cloning."""
 
-    epochs: Epochs = 16
+    epochs: Epochs = 12
     batch_size: BatchSize = key(128, "Frames per gradient step.")
     learning_rate: FitLearningRate = 0.001
     weight_decay: WeightDecay = 0.01

@@ -23,7 +23,7 @@ class RuntimeParams(Section):
     """Runtime parameters: the keys of section `train` that the runtime of every algorithm reads."""
 
     seed: Seed = key(1, "Seed of starts, exploration and the order of learning.")
-    max_env_steps: Count = key(150_000, "Environment steps after which training ends.")
+    max_env_steps: Count = key(100_000, "Environment steps after which training ends.")
     max_minutes: Positive | None = key(None, "Wall-clock minutes after which training ends, if sooner; null: none.")
     max_cpu_minutes: Positive | None = key(None, "CPU minutes of all processes after which training ends; null: none.")
     learners: Several = key(1, "Data-parallel learners, each a process with its share of batches and collectors.")

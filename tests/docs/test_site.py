@@ -33,7 +33,7 @@ def test_the_page_of_parameters_has_a_row_with_five_cells_for_each(site_pages: M
     text = site_pages.page()
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
-    assert "| `ppo.gamma` | number or schedule | 0 to 1 | `0.970225` | Discount of one decision. |" in rows
+    assert "| `ppo.gamma` | number or schedule | 0 to 1 | `0.985` | Discount of one decision. |" in rows
     assert "| `encoder.width` (impala) | whole number | 1 to 64 | `2` | Factor on the channels 16, 32 and 32. |" in rows
     assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == list(Params.model_fields)
 

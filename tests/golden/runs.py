@@ -374,6 +374,9 @@ CLONE = {"maps": "all", "race_every": 0, "dagger": None, "previous_action_dropou
 VIEWS = {"projection": 16, "crop_pixels": 8.0, "brightness": 0.2, "blur_pixels": 1.0, "noise": 0.1}
 POLICY = {"steps_per_update": 256, "batch_size": 64}
 PPO = {
+    "action_repeat": 2,
+    "gamma": 0.970225,
+    "gae_lambda": 0.96,
     "learning_rate": {"interpolation": "linear", "shares": [[0.0, 0.0001], [1.0, 0.00001]]},
     "entropy_weight": {"interpolation": "linear", "shares": [[0.0, 0.003], [1.0, 0.0]]},
 }

@@ -198,8 +198,8 @@ def test_what_the_file_leaves_out_has_its_default() -> None:
         ({"impala.batch_size": 4096}, "batch_size needs to be at most steps_per_update, but 4096 is greater than 2048"),
         ({"iqn.mini_race_ms": 99.0}, "iqn.mini_race_ms 99 has 0 of 100 ms: set it to at least 100"),
         ({"iqn.n_steps": 71}, "iqn.n_steps 71 needs as many decisions, but iqn.mini_race_ms 7000 has 70 of 100 ms"),
-        ({"network.actions_per_decision": 5}, "ppo.action_repeat 2 needs single actions, but .*_per_decision is 5"),
-        ({"observation.frames": 2}, "ppo.action_repeat 2 needs frames .*, but observation.frames is 2: set one"),
+        ({"network.actions_per_decision": 5}, "iqn.action_repeat 2 needs single actions, but .*_per_decision is 5"),
+        ({"observation.frames": 2}, "iqn.action_repeat 2 needs frames .*, but observation.frames is 2: set one"),
         (
             {"iqn.prioritised": PRIORITISED | {"min_actions_left": 140}},
             "min_actions_left needs to leave a decision, but .* has 70",

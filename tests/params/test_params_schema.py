@@ -62,9 +62,9 @@ def found(key: str, **values: Any) -> Parameter:
 
 def test_parameters_say_type_range_value_and_what_they_are() -> None:
     told = "number or schedule, 0 to 1: Discount of one decision."
-    assert str(found("ppo.gamma")) == f"ppo.gamma = 0.970225\n    {told}"
+    assert str(found("ppo.gamma")) == f"ppo.gamma = 0.985\n    {told}"
     changed = found("ppo.gamma", ppo={"gamma": 0.9})
-    assert str(changed).startswith("ppo.gamma = 0.9 (default 0.970225)\n")
+    assert str(changed).startswith("ppo.gamma = 0.9 (default 0.985)\n")
     assert found("simulator.physics.gravity_mps2")[4:6] == ("29.43", "29.43"), "which the file leaves out"
     assert found("train.seed")[2:5] == ("whole number", "0 or more and less than 4,294,967,296", "1")
     assert found("train.max_cpu_minutes")[2:5] == ("number or null", "more than 0", "null")
