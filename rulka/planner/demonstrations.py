@@ -78,7 +78,7 @@ def record_demonstrations(
     uniforms[:, LATERAL] = [generator.random() for generator in generators]
     cars.reset(np.ones(num_races, np.bool_), *draw_starts(uniforms, settings, track.length_m))
     pilot = Planner(track, settings.simulator.physics, settings.table, num_races, driver, seed=seed)
-    pilot.plans.most_pace[:] = [generator.uniform(driver.pace_low, driver.pace_high) for generator in generators]
+    pilot.plans.most_pace[:] = [generator.uniform(driver.pace_low, driver.pace) for generator in generators]
     actions, rows, times = [], [cars.cars.copy()], [cars.time_ms.copy()]
     lasts = np.zeros(num_races, np.int64)
     watch = RaceWatch(settings, track.length_m, cars.along_m)

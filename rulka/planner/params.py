@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 from rulka.contracts.section import Section, key, wrong_order
 
@@ -14,13 +15,16 @@ class PlannerParams(Section):
     horizon_s: float = key(4.0, "Time for which a plan is simulated, in seconds.", ge=0.5, le=10.0)
     step_m: float = key(0.7, "Longest step of the simulated physics, in metres; the simulator's is 0.3.", ge=0.1, le=2)
     grip: float = key(1.0, "Share of the tyres' grip that plans rely on.", gt=0, le=1)
+    pace: float = key(2.0, "Top pace of plans, as a share of the speed that bends allow on the centreline.", gt=0, le=2)
 
 
 class DriverParams(PlannerParams):
     """The field of built-in drivers; see `rulka.planner.demonstrations`."""
 
-    pace_low: float = key(0.7, "Top pace of the most careful driver, as a share of the planned speed.", gt=0, le=2)
-    pace_high: float = key(1.0, "Top pace of the boldest driver, as a share of the planned speed.", gt=0, le=2)
+    pace: float = key(1.0, "Top pace of the boldest driver, as a share of the speed that bends allow.", gt=0, le=2)
+    pace_low: float = key(0.7, "Top pace of the most careful driver.", gt=0, le=2)
+
+    RENAMED: ClassVar[Mapping[str, str]] = {"pace_high": "pace"}
 
     def _check_combinations(self) -> Iterator[str]:
-        yield from wrong_order(self, "pace_low", "pace_high")
+        yield from wrong_order(self, "pace_low", "pace")

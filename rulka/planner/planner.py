@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rulka.contracts.actions import TICK_MS, ActionTable
 from rulka.contracts.observation import CAR, ZONE_SPACING_M, centres_of_mass
 from rulka.planner import kernels
-from rulka.planner.kernels import KNOT_M, LINE, MOST_FACTOR, NUM_VALUES, PACE, ZONES_PER_KNOT, Aim
+from rulka.planner.kernels import KNOT_M, LINE, NUM_VALUES, PACE, ZONES_PER_KNOT, Aim
 from rulka.planner.params import PlannerParams
 from rulka.planner.speed import full_lock_radius, speed_plan
 from rulka.simulator import car as columns
@@ -153,7 +153,7 @@ class Planner:
         streams = [np.random.SeedSequence([seed, n]).generate_state(1, np.uint64)[0] for n in range(num_cars)]
         self.plans = kernels.Plans(
             values=values,
-            most_pace=np.full(num_cars, MOST_FACTOR),
+            most_pace=np.full(num_cars, params.pace),
             remainder=np.zeros(num_cars),
             key=np.array(streams, np.uint64),
             tick=np.zeros(num_cars),

@@ -106,7 +106,7 @@ def test_labels_are_plans_whatever_is_held(drive: Drive) -> None:
 def test_a_late_car_follows_at_the_recorded_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disturbances cost time, which a policy does not see: labels that made up for it would teach it to speed."""
     monkeypatch.setattr(recovery, "SPEED_ERROR", 0.3)
-    slow = driven_race(pace_low=0.6, pace_high=0.6)
+    slow = driven_race(pace_low=0.6, pace=0.6)
     _, there_m, _ = progress_along(TRACK, centres_of_mass(slow.state))
     excess, late_ms = [], []
     for number in range(4):

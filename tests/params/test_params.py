@@ -153,7 +153,7 @@ def test_what_the_file_leaves_out_has_its_default() -> None:
         ({"network.fusion": UNIFIED | {"image": "one"}, "encoder": BARE_PATCHES}, "set encoder.depth to 1 or more, or"),
         (
             {"races.driver.pace_low": 1.01},
-            "races.driver: pace_low needs to be at most pace_high, but 1.01 is greater than 1.0",
+            "races.driver: pace_low needs to be at most pace, but 1.01 is greater than 1.0",
         ),
         (
             {"races.select.min_race_s": 9.0, "races.select.max_race_s": 8.0},

@@ -24,7 +24,7 @@ def test_a_field_finishes_at_different_paces(track, params) -> None:
     assert all(race.is_finished for race in races)
     times = np.array([race.race_time_ms for race in races])
     assert 1.08 * times.min() < times.max()
-    slow, fast = (field(track, params, 3, 1, pace_low=pace, pace_high=pace) for pace in (0.6, 0.9))
+    slow, fast = (field(track, params, 3, 1, pace_low=pace, pace=pace) for pace in (0.6, 0.9))
     assert min(race.race_time_ms or 0 for race in slow) > 1.15 * max(race.race_time_ms or 0 for race in fast)
     rows = np.concatenate([race.car_rows for race in races])
     assert rows[:, CAR["is_sliding"]].any()

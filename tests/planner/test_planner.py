@@ -159,16 +159,18 @@ def test_a_race_that_is_over_asks_for_nothing(track: Track, params: Params) -> N
     assert drive.planner.spent == SMALL.num_plans * 40
 
 
-def test_plans_count_on_the_grip_that_they_are_given(params: Params) -> None:
+@pytest.mark.parametrize("caution", [{"grip": 0.4}, {"pace": 0.8}])
+def test_careful_plans_are_slower(params: Params, caution: dict[str, float]) -> None:
+    """They count on the grip that they are given, and keep the pace below its bound."""
     track = generate_track(**params.track.model_copy(update={"length_m": 300.0}).model_dump())
-    careful, bold = (Drive(track, params, plans=SMALL.model_copy(update={"grip": grip})).drive() for grip in (0.4, 1.0))
+    careful, bold = (Drive(track, params, plans=SMALL.model_copy(update=update)).drive() for update in (caution, {}))
     assert careful.is_finished[0]
     assert careful.gate_time_ms[0, -1] > 1.03 * bold.gate_time_ms[0, -1]
 
 
 def test_a_recorded_race_is_followed_or_beaten_near_its_line(track: Track, params: Params, table: ActionTable) -> None:
     settings = RaceSettings.for_demonstrations(params.actions, params.simulator, params.race_end)
-    driver = params.races.driver.model_copy(update={"num_plans": 12, "pace_low": 0.8, "pace_high": 0.8})
+    driver = params.races.driver.model_copy(update={"num_plans": 12, "pace_low": 0.8, "pace": 0.8})
     (race,) = record_demonstrations(track, settings, driver, 1, 1)
     assert race.race_time_ms is not None
     ticks = np.arange(race.race_time_ms // 10 + 1) * 10
