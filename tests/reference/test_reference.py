@@ -51,9 +51,7 @@ END = PARAMS.race_end.model_copy(update={"max_race_s": 600.0})
 
 def check_ranking(track: Track, reference_ms: int, num_drivers: int) -> None:
     """Random does not finish; the built-in driver at its slowest does, and is slower than the reference."""
-    driver = PARAMS.races.driver.model_copy(
-        update={"num_plans": 16, "horizon_s": 4.5, "pace_low": 0.6, "pace": 0.7}
-    )
+    driver = PARAMS.races.driver.model_copy(update={"num_plans": 16, "horizon_s": 4.5, "pace_low": 0.6, "pace": 0.7})
     settings = RaceSettings.for_demonstrations(PARAMS.actions, SIMULATOR, END)
     races = record_demonstrations(track, settings, driver, num_drivers, 1)
     cars = Simulator(track, 8, SIMULATOR, TABLE)

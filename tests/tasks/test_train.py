@@ -53,7 +53,7 @@ def test_both_agents_are_trained_and_documented(small_params: Params, folders: F
         assert {"env_steps", "finish_rate", "mean_return", "record_s", "loss", "versions_behind"} <= set().union(*lines)
         assert not MEASURED & set().union(*lines), "an output holds no times"
         policy = load_policy(folder, actions=action_table(5))
-        assert policy.actions.repeats == 2
+        assert policy.actions.repeats == repeats
         assert policy(np.zeros((2, 1, 64, 64), np.uint8), np.zeros((2, 184), np.float32)).shape == (2,)
     assert not list(folders.runs.rglob("experience")), "the most of it is not kept until DVC has recorded the output"
 
