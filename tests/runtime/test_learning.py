@@ -24,6 +24,8 @@ LESSONS: dict[str, tuple[int, dict[str, Any]]] = {
             "steps_per_update": 1024,
             "batch_size": 256,
             "value_warmup_steps": 0,
+            "gamma": 0.970225,
+            "gae_lambda": 0.96,
             "learning_rate": {"interpolation": "linear", "shares": [[0, 0.0003], [1, 0.00002]]},
             "entropy_weight": {"interpolation": "linear", "shares": [[0, 0.003], [1, 0.0]]},
         },
