@@ -14,7 +14,6 @@ class PlannerParams(Section):
     num_plans: int = key(32, "Plans simulated at each decision.", ge=8, le=4096)
     horizon_s: float = key(4.0, "Time for which a plan is simulated, in seconds.", ge=0.5, le=10.0)
     step_m: float = key(0.7, "Longest step of the simulated physics, in metres; the simulator's is 0.3.", ge=0.1, le=2)
-    grip: float = key(1.0, "Share of the tyres' grip that plans rely on.", gt=0, le=1)
     pace: float = key(
         2.0, "Top pace of plans, as a share of the line's speed; a centreline's is what bends allow.", gt=0, le=2
     )

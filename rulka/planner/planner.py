@@ -122,19 +122,14 @@ class Planner:
         road, self._table = road_array(track), table
         if line is None:
             line = centreline(track, physics)
-        curves = {
-            name: tuple((mps, params.grip * value) for mps, value in getattr(physics, name))
-            for name in ("side_grip_mps2", "slide_grip_mps2")
-        }
-        cautious = physics.model_copy(update=curves)
         num_knots = len(road) // ZONES_PER_KNOT + 2
         knot_zones = np.minimum(np.arange(num_knots) * ZONES_PER_KNOT, len(road) - 1)
         half_m, left_m = road[knot_zones, columns.HALF_WIDTH], line.left_m[knot_zones]
         self._course = kernels.Course(
             road=road,
             gate_m=np.ascontiguousarray(track.gate_m, np.float64),
-            c=constant_array(cautious, TICK_MS / 1000.0, params.step_m),
-            tables=table_array(cautious),
+            c=constant_array(physics, TICK_MS / 1000.0, params.step_m),
+            tables=table_array(physics),
             radius_m=full_lock_radius(physics),
             line_m=line.left_m,
             speed_mps=line.speed_mps,
