@@ -96,7 +96,7 @@ def chain(
     folder, data = tmp_path_factory.mktemp("chain"), small_params.model_dump()
     data["capture"] |= {"validation_fraction": 0.4}
     data["pretrain"] |= {"epochs": 1, "batch_size": 64, "precision": "auto"}
-    data["clone"] |= {"epochs": 2, "batch_size": 64, "precision": "auto"}
+    data["clone"] |= {"epochs": 2, "batch_size": 64, "precision": "auto", "dagger": None}
     data["train"] |= {"precision": "auto", "max_env_steps": 256}
     data["evaluate"] |= {"num_races": 1, "video_width": 160, "video_height": 90, "video_fps": 5}
     data["race_end"] |= {"max_race_s": 2.0}
