@@ -42,6 +42,7 @@ IN_GAMES = {
     "cars_per_collector": 1,
     "check_races": 1,
     "start_anywhere": 0.0,
+    "start_from_earlier": 0.0,
     "start_lateral_m": 0.0,
     "start_heading_deg": 0.0,
 }
