@@ -141,7 +141,7 @@ class CloneParams(FitParams, LineStartParams):
     batch_size: BatchSize = key(128, "Frames per gradient step.")
     learning_rate: FitLearningRate = 0.001
     weight_decay: WeightDecay = 0.01
-    precision: LearningPrecision = "float32"  # in bfloat16 clones are slower drivers: docs/levels.md
+    precision: LearningPrecision = "float32"  # bfloat16 may cost speed on the track: docs/levels.md
     shape: CloneShape = key("policy", "Network: policy is PPO's, and can guide IQN; iqn can become IQN's Q-values.")
     maps: ImitatedMaps = key(
         "main",

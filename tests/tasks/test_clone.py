@@ -255,7 +255,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
     monkeypatch.setattr(stage, "augment_floats", augment_floats)
     killed_at = 0
     race(tmp_path / "whole")
-    num_batches = len(calls)  # epochs of visited frames alone may be shorter, but have more than two batches
+    num_batches = len(calls)
     killed_at = 2 * num_batches - 1
     with pytest.raises(Killed):
         race(tmp_path / "resumed")
@@ -264,6 +264,8 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
     found = [json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("whole", "resumed")]
     assert [row["epoch"] for row in found[1]["races"]] == [1, 3]
     assert found[0] == found[1]
+    frames_of_epochs = [found[0]["num_train_frames"], *(row["num_frames"] for row in found[0]["rounds"])]
+    assert min(frames_of_epochs) > 2 * 64, "the second batch from the end is not in the fourth epoch"
     num_tracks = 3 if dagger and "tracks" in dagger else 1
     assert found[0]["driven"]["num_races"] == 2 * num_tracks
     assert [row["num_races"] for row in found[0]["rounds"]] == ([2 * num_tracks] * 2 if dagger else [])
