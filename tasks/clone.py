@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -84,10 +84,10 @@ DRIVEN_SEED = 3_000_000
 
 
 class _Drives(NamedTuple):
-    """Races that select the epoch or measure the policy, by track, and with DAgger the constructor of the adviser."""
+    """Races that select the epoch or measure the policy, by track; with DAgger those of a round and their adviser."""
 
     races: list[EvaluationRaces]
-    advise: Callable[[EvaluationRaces], Planner] | None
+    of_round: Callable[[int], Iterator[tuple[EvaluationRaces, Planner]]] | None
 
 
 @dataclass(frozen=True)
@@ -135,10 +135,10 @@ def clone(params: Params, *, folders: Folders) -> None:
         settings = RaceSettings.for_evaluation(observation, actions, params.simulator, clone, params.race_end)
         settings = settings.decided_by(table)
         seeds = range(FIRST_SEED, FIRST_SEED + clone.num_races)
-        dataset = load_races(folders.races)
-        advise = _adviser(clone.dagger, dataset, splits["train"], folders.races) if clone.dagger else None
-        tracks = chosen_tracks(clone.dagger.tracks, dataset.main_track) if clone.dagger else [dataset.main_track]
-        drives = _Drives([EvaluationRaces(track, settings, seeds) for track in tracks], advise)
+        dataset, dagger = load_races(folders.races), clone.dagger
+        of_round = _dagger_rounds(dagger, dataset, splits["train"], folders.races, settings) if dagger else None
+        tracks = chosen_tracks(dagger.tracks, dataset.main_track, dagger.rounds) if dagger else [dataset.main_track]
+        drives = _Drives([EvaluationRaces(track, settings, seeds) for track in tracks], of_round)
     inputs = {"races": folders.races, "frames": folders.frames, "encoder": folders.encoder}
     origin = provenance("clone", sections_of("clone", params), inputs)
     with resumable(folders.runs, origin) as checkpoints:
@@ -240,12 +240,12 @@ def _train(
     return history
 
 
-def _adviser(
-    dagger: DaggerParams, dataset: RaceDataset, train: FrameDataset, races_dir: Path
-) -> Callable[[EvaluationRaces], Planner]:
-    """Returns the constructor of the adviser.
+def _dagger_rounds(
+    dagger: DaggerParams, dataset: RaceDataset, train: FrameDataset, races_dir: Path, settings: RaceSettings
+) -> Callable[[int], Iterator[tuple[EvaluationRaces, Planner]]]:
+    """Returns a function that yields the races of a round (from 0) with their adviser, track by track.
 
-    Its plans begin with the line of a reference lap, if there is one, or with that of the fastest training race.
+    Plans begin with the line of a reference lap, if there is one, or with that of the fastest training race.
     """
     race = None
     if dagger.adviser != "planner":
@@ -263,31 +263,24 @@ def _adviser(
         lap = find_reference_race(races_dir, races)
         return None if lap is None else line_of(races.track, lap.cars.astype(np.float64))
 
-    def advise(races: EvaluationRaces) -> Planner:
-        return Planner(
-            races.track,
-            races.settings.simulator.physics,
-            races.settings.table,
-            len(races.seeds),
-            dagger.planner,
-            seed=races.seeds[0],
-            aim=aim,
-            line=line(races),
-        )
+    def of_round(number: int) -> Iterator[tuple[EvaluationRaces, Planner]]:
+        first = VISITED_SEED + number * dagger.num_races
+        physics, table = settings.simulator.physics, settings.table
+        for track in chosen_tracks(dagger.tracks, dataset.main_track, number):
+            races = EvaluationRaces(track, settings, range(first, first + dagger.num_races))
+            plans, start = dagger.planner, line(races)
+            yield races, Planner(track, physics, table, dagger.num_races, plans, seed=first, aim=aim, line=start)
 
-    return advise
+    return of_round
 
 
 def _visit_when_due(policy: Cloned, dagger: DaggerParams, drives: _Drives, visited: Visited, epoch: int) -> None:
     """Drives a DAgger round with the policy if one is due after `epoch` (from 0), and adds the visited states."""
-    if drives.advise is None or (epoch + 1) % dagger.every or len(visited.rounds) == dagger.rounds:
+    number = len(visited.rounds)
+    if drives.of_round is None or (epoch + 1) % dagger.every or number == dagger.rounds:
         return
-    first = VISITED_SEED + len(visited.rounds) * dagger.num_races
-    seeds = range(first, first + dagger.num_races)
-    on_tracks = [replace(races, seeds=seeds) for races in drives.races]
-    advised = ((races, drives.advise(races)) for races in on_tracks)
-    taught = dagger.taught * (1.0 - len(visited.rounds) / dagger.rounds)
-    visited.add(epoch, collect_dagger_races(policy, advised, f"visited-{epoch + 1}", taught))
+    taught = dagger.taught * (1.0 - number / dagger.rounds)
+    visited.add(epoch, collect_dagger_races(policy, drives.of_round(number), f"visited-{epoch + 1}", taught))
 
 
 def _driven(policy: Cloned, clone: CloneParams, drives: _Drives | None) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ A loss on recorded frames does not replace it: a car that leaves the recorded pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rulka.agents.shared.distributions import distribution_of
 from rulka.agents.shared.networks import Cloned
 from rulka.contracts.actions import ActionTable
-from rulka.evaluation.race import EvaluationRaces, Policy, race
+from rulka.evaluation.race import EvaluationRaces, Policy, racing, side_by_side
 from rulka.evaluation.results import RaceResult
 from rulka.machine.device import device_of, upload
 
@@ -68,11 +68,14 @@ class ClosedLoop:
         return asdict(self)
 
 
-def drive(policy: Cloned, on_tracks: Iterable[EvaluationRaces]) -> ClosedLoop:
-    """Runs greedy races of a policy; call it without gradients, with the policy in evaluation mode."""
-    return ClosedLoop.of(
-        [result for races in on_tracks for result in race(greedy(policy, races.settings.table), races)]
-    )
+def drive(policy: Cloned, on_tracks: Sequence[EvaluationRaces]) -> ClosedLoop:
+    """Runs greedy races of a policy, all with the same actions.
+
+    Call it without gradients, with the policy in evaluation mode.
+    """
+    table = on_tracks[0].settings.table
+    driven = side_by_side(greedy(policy, table), [racing(races, table) for races in on_tracks])
+    return ClosedLoop.of([result for results in driven for result in results])
 
 
 def greedy(policy: Cloned, table: ActionTable) -> Policy:

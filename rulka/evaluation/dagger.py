@@ -8,6 +8,7 @@ Dimensions: N cars, T decisions per car, A actions, K ticks of a decision.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +18,7 @@ from rulka.agents.shared.networks import Cloned
 from rulka.contracts.actions import ActionTable
 from rulka.datasets.formats.frames import CapturedRace
 from rulka.evaluation.closed_loop import ClosedLoop, greedy
-from rulka.evaluation.race import EvaluationRaces, race
-from rulka.evaluation.results import RaceResult
+from rulka.evaluation.race import EvaluationRaces, Racing, racing, side_by_side
 from rulka.planner.planner import Planner
 from rulka.simulator.simulator import Simulator
 
@@ -54,40 +54,52 @@ def collect_dagger_races(
         name: name of the round, a prefix of the race ids.
         taught: share of the decisions that the adviser takes, at random.
     """
-    results, captured = list[RaceResult](), list[CapturedRace]()
+    tracks, by_track, runs = list[EvaluationRaces](), list[list[_Decision]](), list[Racing]()
+    due: list[NDArray[np.float32]] = []
+    """Advice of the tracks that still race, for the decision to be taken."""
     for races, adviser in advised:
-        driven, decisions = _advised_races(policy, races, adviser, taught)
-        columns = {column: np.stack([getattr(each, column) for each in decisions]) for column in _Decision._fields}
-        for car, result in enumerate(driven):
-            num_decisions = len(result.sample_ms) - 1  # the last sample follows the last decision
-            seen = _Decision(**{field: column[:num_decisions, car] for field, column in columns.items()})
-            uid = races.track.uid
-            captured.append(_captured(f"{name}-{uid}-{result.seed}", uid, seen, races.settings.table))
-        results += driven
-    return Visit(ClosedLoop.of(results), captured)
+        decisions = list[_Decision]()
+        look = partial(_look, adviser=adviser, decisions=decisions, due=due)
+        runs.append(racing(races, races.settings.table, on_seen=look))
+        tracks.append(races)
+        by_track.append(decisions)
 
-
-def _advised_races(
-    policy: Cloned, races: EvaluationRaces, adviser: Planner, taught: float
-) -> tuple[list[RaceResult], list[_Decision]]:
-    """Runs the races; returns their results, and all decisions of all cars with advice."""
-    decisions: list[_Decision] = []
-
-    def look(simulator: Simulator, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> None:
-        where = simulator.time_ms.astype(np.int64), simulator.along_m.copy()
-        decisions.append(_Decision(image[:, -1:].copy(), floats.copy(), adviser.advice(simulator.save()), *where))
-
-    drive, generator = greedy(policy, races.settings.table), np.random.default_rng(races.seeds)
+    table = tracks[0].settings.table
+    drive, generator = greedy(policy, table), np.random.default_rng(tracks[0].seeds)
 
     def act(image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:
-        actions, table, advice = drive(image, floats), races.settings.table, decisions[-1].advice
+        actions, advice = drive(image, floats), np.concatenate(due)
+        due.clear()
         drawn = (advice.cumsum(axis=1) > generator.random((len(advice), 1))).argmax(axis=1)
         advised = advice @ table.analog() if table.is_analog else drawn[:, None]  # a chunk repeats its action
         is_taught = generator.random((len(advice), 1)) < taught
         taken = np.where(is_taught, advised, actions.reshape(len(advice), -1))
         return taken.astype(actions.dtype).reshape(actions.shape)
 
-    return race(act, races, on_seen=look), decisions
+    results, captured = side_by_side(act, runs), list[CapturedRace]()
+    for races, driven, decisions in zip(tracks, results, by_track, strict=True):
+        columns = {column: np.stack([getattr(each, column) for each in decisions]) for column in _Decision._fields}
+        for car, result in enumerate(driven):
+            num_decisions = len(result.sample_ms) - 1  # the last sample follows the last decision
+            seen = _Decision(**{field: column[:num_decisions, car] for field, column in columns.items()})
+            uid = races.track.uid
+            captured.append(_captured(f"{name}-{uid}-{result.seed}", uid, seen, table))
+    return Visit(ClosedLoop.of([result for driven in results for result in driven]), captured)
+
+
+def _look(
+    simulator: Simulator,
+    image: NDArray[np.uint8],
+    floats: NDArray[np.float32],
+    *,
+    adviser: Planner,
+    decisions: list[_Decision],
+    due: list[NDArray[np.float32]],
+) -> None:
+    """Keeps what the cars of a track see, and the advice on it."""
+    where = simulator.time_ms.astype(np.int64), simulator.along_m.copy()
+    decisions.append(_Decision(image[:, -1:].copy(), floats.copy(), adviser.advice(simulator.save()), *where))
+    due.append(decisions[-1].advice)
 
 
 def _captured(race_id: str, map_uid: str, seen: _Decision, table: ActionTable) -> CapturedRace:

@@ -8,7 +8,7 @@ Dimensions: N cars, T samples, L frames per observation, H x W pixels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -113,8 +113,46 @@ def race(
     Returns:
         One result per seed, in their order.
     """
+    table: ActionTable = getattr(policy, "actions", races.settings.table)
+    (results,) = side_by_side(policy, [racing(races, table, on_ended, on_seen, placed)])
+    return results
+
+
+Racing = Generator[tuple[NDArray[np.uint8], NDArray[np.float32]], NDArray, list[RaceResult]]
+"""Races on one track: yields images and floats, in buffers that are overwritten, takes the actions for them, and
+returns the results."""
+
+
+def side_by_side(policy: Policy, on_tracks: Iterable[Racing]) -> list[list[RaceResult]]:
+    """Runs races on several tracks together: one call of the policy decides for all cars that still race, in order.
+
+    Returns:
+        The results of each track.
+    """
+    running = dict(enumerate(on_tracks))
+    seen, results = {track: next(races) for track, races in running.items()}, dict[int, list[RaceResult]]()
+    while seen:
+        images, floats = zip(*seen.values(), strict=True)
+        actions = policy(np.concatenate(images), np.concatenate(floats))
+        shares = np.split(actions, np.cumsum([len(each) for each in floats])[:-1])
+        for track, own in zip(list(seen), shares, strict=True):
+            try:
+                seen[track] = running[track].send(own)
+            except StopIteration as end:
+                results[track] = end.value
+                del seen[track]
+    return [results[track] for track in running]
+
+
+def racing(
+    races: EvaluationRaces,
+    table: ActionTable,
+    on_ended: Callable[[int], None] | None = None,
+    on_seen: OnSeen | None = None,
+    placed: Starts | None = None,
+) -> Racing:
+    """Begins the races of `race`, with actions of a table."""
     settings, num_cars = races.settings, len(races.seeds)
-    table: ActionTable = getattr(policy, "actions", settings.table)
     # Repeated decisions are stepped one by one, so that samples and inputs have the same rate as in any race.
     simulator = Simulator(races.track, num_cars, settings.simulator, table.taken_once)
     simulator.reset(np.ones(num_cars, bool), *(placed or starts(races)))
@@ -131,7 +169,7 @@ def race(
         simulator.floats(floats)
         if on_seen:
             on_seen(simulator, frame_stack.stack, floats)
-        actions = policy(frame_stack.stack, floats)
+        actions = yield frame_stack.stack, floats
         for _ in range(table.repeats):
             simulator.step_controls(actions) if table.is_analog else simulator.step(actions)
             num_ended = log.add(actions)

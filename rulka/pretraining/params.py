@@ -121,7 +121,7 @@ class DaggerParams(Section):
     every: Count = key(1, "Epochs from one round to the next.")
     tracks: tuple[TracksParams, ...] = key(
         (MainTrackParams(),),
-        "Tracks that the policy drives on, for DAgger and to select the epoch.",
+        "Tracks that the policy drives on, for DAgger and to select the epoch; generated ones are new in each round.",
         strict=False,
         min_length=1,
     )

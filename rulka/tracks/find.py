@@ -41,17 +41,18 @@ def find_track(name: str | Path, tracks_dir: Path | None = None) -> Track:
     raise TrackError(message, hint="`rulka track list` shows the tracks of the campaign.")
 
 
-def chosen_tracks(sets: Sequence[TracksParams], main: Track) -> list[Track]:
+def chosen_tracks(sets: Sequence[TracksParams], main: Track, turn: int = 0) -> list[Track]:
     """Returns all tracks of the given sets, in order.
 
     Args:
         sets: the sets from the parameters.
         main: the main track of `data/races`.
+        turn: seeds of generated tracks begin as many times `count` later.
 
     Raises:
         UserError: if a track occurs twice.
     """
-    tracks = [track for some in sets for track in _tracks_of(some, main)]
+    tracks = [track for some in sets for track in _tracks_of(some, main, turn)]
     uids = [track.uid for track in tracks]
     twice = sorted({uid for uid in uids if uids.count(uid) > 1})
     if twice:
@@ -60,18 +61,18 @@ def chosen_tracks(sets: Sequence[TracksParams], main: Track) -> list[Track]:
     return tracks
 
 
-def _tracks_of(some: TracksParams, main: Track) -> Iterator[Track]:
+def _tracks_of(some: TracksParams, main: Track, turn: int) -> Iterator[Track]:
     if isinstance(some, CampaignTracksParams):
         yield from map(campaign_track, some.slugs)
     elif isinstance(some, GeneratedTracksParams):
-        yield from _generated(some)
+        yield from _generated(some, turn)
     else:
         yield main
 
 
-def _generated(some: GeneratedTracksParams) -> Iterator[Track]:
+def _generated(some: GeneratedTracksParams, turn: int) -> Iterator[Track]:
     shape = some.model_dump(exclude={"kind", "count", "seed"})
-    seeds = count(some.seed)
+    seeds = count(some.seed + turn * some.count)
     for _ in range(some.count):
         for num_failed, seed in enumerate(seeds):
             try:

@@ -9,10 +9,22 @@ import pytest
 
 from rulka.contracts.actions import FORWARD, action_table
 from rulka.contracts.observation import CAR
-from rulka.evaluation.race import FINISHED, OFF_TRACK, STUCK, TOO_LONG, EvaluationRaces, RandomPolicy, race, starts
+from rulka.evaluation.race import (
+    FINISHED,
+    OFF_TRACK,
+    STUCK,
+    TOO_LONG,
+    EvaluationRaces,
+    RandomPolicy,
+    race,
+    racing,
+    side_by_side,
+    starts,
+)
 from rulka.evaluation.results import RaceResult
 from rulka.params import read_params
 from rulka.simulator.race_params import RaceEndParams
+from rulka.tracks.generate import generate_track
 from rulka.tracks.track import Track
 
 COAST, LEFT = 3, 1
@@ -80,6 +92,26 @@ def test_a_race_is_repeatable_and_independent_of_the_batch(track: Track) -> None
     together = race(RandomPolicy(many.seeds, 12), many)
     assert all(same_race(a, b) for a, b in zip(alone, together, strict=False))
     assert not same_race(together[0], together[1])
+
+
+def test_tracks_side_by_side_are_raced_as_each_alone(track: Track) -> None:
+    """A policy decides by what each car sees; the second track's cars leave the road first."""
+
+    def decide(image: np.ndarray, floats: np.ndarray) -> np.ndarray:
+        return (np.abs(floats).sum(axis=1) * 1000.0 + image.sum(axis=(1, 2, 3))).astype(np.int64) % 12
+
+    on_tracks = [
+        make_races(track, 2),
+        make_races(generate_track(1, 300.0, 8.0, 0.1, 100.0), 1, start_heading_deg=40.0),
+        make_races(generate_track(2, 300.0, 16.0, 0.1, 100.0)),
+    ]
+    alone = [race(decide, races) for races in on_tracks]
+    table = on_tracks[0].settings.table
+    together = side_by_side(decide, [racing(races, table) for races in on_tracks])
+    assert [len(results) for results in together] == [2, 1, 3]
+    assert len({results[0].duration_ms for results in together}) > 1, "some end first"
+    for races in zip(alone, together, strict=True):
+        assert all(same_race(first, second) for first, second in zip(*races, strict=True))
 
 
 class Repeating:

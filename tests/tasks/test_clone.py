@@ -37,7 +37,7 @@ from rulka.params import reference_params
 from rulka.pretraining.cloning import Predictions
 from rulka.pretraining.fit import TrainingTask, fit
 from rulka.pretraining.params import CloneParams, DaggerParams
-from rulka.tracks.find import find_track
+from rulka.tracks.params import CampaignTracksParams, MainTrackParams
 from tasks.clone import Folders, clone
 from tests.conftest import Killed, sees
 
@@ -252,9 +252,17 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(
             dagger=dagger,
         )
 
+    real_tracks, turns = stage.chosen_tracks, []
+
+    def chosen_tracks(sets: Any, main: Any, turn: int) -> Any:
+        turns.append(turn)
+        return real_tracks(sets, main, turn)
+
+    monkeypatch.setattr(stage, "chosen_tracks", chosen_tracks)
     monkeypatch.setattr(stage, "augment_floats", augment_floats)
     killed_at = 0
     race(tmp_path / "whole")
+    assert turns == ([2, 0, 1] if dagger else []), "no round drives on the tracks of checks, or of another round"
     num_batches = len(calls)
     killed_at = 2 * num_batches - 1
     with pytest.raises(Killed):
@@ -377,11 +385,9 @@ def test_the_planner_begins_with_the_line_of_a_reference_lap(driven: tuple[Path,
     """On a track of the campaign; on one without such a lap, with the centreline."""
     races, frames = driven
     dataset, train = load_races(races), FrameDataset(frames, "train", 1, 1)
-    advise = stage._adviser(DaggerParams(), dataset, train, races)
-    shipped, unknown = (
-        advise(EvaluationRaces.of(track, reference_params()))
-        for track in (find_track("copper-oval"), dataset.main_track)
-    )
+    settings = EvaluationRaces.of(dataset.main_track, reference_params()).settings
+    dagger = DaggerParams(tracks=(CampaignTracksParams(slugs=("copper-oval",)), MainTrackParams()))
+    (_, shipped), (_, unknown) = stage._dagger_rounds(dagger, dataset, train, races, settings)(0)
     assert np.ptp(shipped._course.line_m) > 3.0
     assert not unknown._course.line_m.any()
 

@@ -37,6 +37,12 @@ def test_all_kinds_together_in_their_order(main) -> None:
     assert found[3:] == [f"generated-{seed}-300-easy" for seed in (40, 41, 42)]
 
 
+def test_each_turn_has_its_own_generated_tracks(main) -> None:
+    wanted = read({"kind": "main"}, {"kind": "generated", "count": 2, "seed": 40, **SHAPE})
+    turns = [[track.uid for track in chosen_tracks(wanted, main, turn)] for turn in range(3)]
+    assert turns == [[main.uid, *(f"generated-{40 + 2 * turn + n}-300-easy" for n in range(2))] for turn in range(3)]
+
+
 def test_seeds_that_make_no_track_are_passed_over(main, monkeypatch) -> None:
     tried = []
 
