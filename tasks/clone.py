@@ -279,8 +279,7 @@ def _visit_when_due(policy: Cloned, dagger: DaggerParams, drives: _Drives, visit
     number = len(visited.rounds)
     if drives.of_round is None or (epoch + 1) % dagger.every or number == dagger.rounds:
         return
-    taught = dagger.taught * (1.0 - number / dagger.rounds)
-    visited.add(epoch, collect_dagger_races(policy, drives.of_round(number), f"visited-{epoch + 1}", taught))
+    visited.add(epoch, collect_dagger_races(policy, drives.of_round(number), f"visited-{epoch + 1}"))
 
 
 def _driven(policy: Cloned, clone: CloneParams, drives: _Drives | None) -> dict[str, Any] | None:

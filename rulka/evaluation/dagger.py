@@ -43,40 +43,24 @@ class _Decision(NamedTuple):
     along_m: NDArray[np.float64]
 
 
-def collect_dagger_races(
-    policy: Cloned, advised: Iterable[tuple[EvaluationRaces, Planner]], name: str, taught: float = 0.0
-) -> Visit:
+def collect_dagger_races(policy: Cloned, advised: Iterable[tuple[EvaluationRaces, Planner]], name: str) -> Visit:
     """Runs greedy races of a policy and labels them; call it without gradients, with the policy in evaluation mode.
 
     Args:
         policy: the policy that drives.
         advised: tracks, starts and settings, each with a planner for these races, which labels the decisions.
         name: name of the round, a prefix of the race ids.
-        taught: share of the decisions that the adviser takes, at random.
     """
     tracks, by_track, runs = list[EvaluationRaces](), list[list[_Decision]](), list[Racing]()
-    due: list[NDArray[np.float32]] = []
-    """Advice of the tracks that still race, for the decision to be taken."""
     for races, adviser in advised:
         decisions = list[_Decision]()
-        look = partial(_look, adviser=adviser, decisions=decisions, due=due)
+        look = partial(_look, adviser=adviser, decisions=decisions)
         runs.append(racing(races, races.settings.table, on_seen=look))
         tracks.append(races)
         by_track.append(decisions)
 
     table = tracks[0].settings.table
-    drive, generator = greedy(policy, table), np.random.default_rng(tracks[0].seeds)
-
-    def act(image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:
-        actions, advice = drive(image, floats), np.concatenate(due)
-        due.clear()
-        drawn = (advice.cumsum(axis=1) > generator.random((len(advice), 1))).argmax(axis=1)
-        advised = advice @ table.analog() if table.is_analog else drawn[:, None]  # a chunk repeats its action
-        is_taught = generator.random((len(advice), 1)) < taught
-        taken = np.where(is_taught, advised, actions.reshape(len(advice), -1))
-        return taken.astype(actions.dtype).reshape(actions.shape)
-
-    results, captured = side_by_side(act, runs), list[CapturedRace]()
+    results, captured = side_by_side(greedy(policy, table), runs), list[CapturedRace]()
     for races, driven, decisions in zip(tracks, results, by_track, strict=True):
         columns = {column: np.stack([getattr(each, column) for each in decisions]) for column in _Decision._fields}
         for car, result in enumerate(driven):
@@ -94,12 +78,10 @@ def _look(
     *,
     adviser: Planner,
     decisions: list[_Decision],
-    due: list[NDArray[np.float32]],
 ) -> None:
     """Keeps what the cars of a track see, and the advice on it."""
     where = simulator.time_ms.astype(np.int64), simulator.along_m.copy()
     decisions.append(_Decision(image[:, -1:].copy(), floats.copy(), adviser.advice(simulator.save()), *where))
-    due.append(decisions[-1].advice)
 
 
 def _captured(race_id: str, map_uid: str, seen: _Decision, table: ActionTable) -> CapturedRace:

@@ -131,7 +131,6 @@ class DaggerParams(Section):
     )
     planner: PlannerParams = key(PlannerParams(), "Plans of the labeller.")
     keep: bool = key(False, "Demonstrations remain in the batches once visited states are labelled.")
-    taught: Share = key(0.0, "Share of the first round's decisions that the adviser takes; falls to 0 by the last.")
 
 
 class CloneParams(FitParams, LineStartParams):
