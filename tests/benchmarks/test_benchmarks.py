@@ -13,14 +13,28 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import agents, cluster, folds, learners, link, order, ppo_peers, pretraining, recordings, runtime, suite
+from benchmarks import (
+    agents,
+    cluster,
+    folds,
+    learners,
+    link,
+    order,
+    ppo_peers,
+    pretraining,
+    recordings,
+    runtime,
+    suite,
+    values,
+)
 from rulka.agents.algorithms import make_actor
 from rulka.agents.shared.networks import build_actor_critic
-from rulka.contracts.artifacts import Artifact, network_input_contract
+from rulka.contracts.artifacts import Artifact, load_artifact, network_input_contract, write_artifact
 from rulka.contracts.observation import NUM_FLOATS
 from rulka.datasets.formats.frames import FrameDataset
 from rulka.evaluation.race import EvaluationRaces
 from rulka.params import Params, read_params
+from rulka.simulator.race_settings import RaceSettings
 from rulka.training.environment import agent_config
 from tests.conftest import straight_track
 
@@ -72,6 +86,62 @@ def test_a_trained_agent_has_a_row_for_each_precision(
     for low in rows.values():  # those that this processor knows
         assert 0.8 < low["same_action"] <= 1.0
         assert low["version_bytes"] < 0.6 * exact["version_bytes"]
+
+
+def short_race(algorithm: str, folder: Path) -> tuple[Params, Path]:
+    """Parameters of races of two seconds, and a random agent."""
+    params = small_params()
+    params = params.model_copy(update={"race_end": params.race_end.model_copy(update={"max_race_s": 2.0})})
+    spec = agents.agent_spec(params, algorithm, "float32")
+    tensors = dict(make_actor(spec, 0).network.state_dict())
+    table = EvaluationRaces.of(straight_track(), params).settings.table
+    sight = network_input_contract(params.observation)
+    folder.mkdir()
+    write_artifact(folder, Artifact("agent", tensors, agent_config(spec), sight, table, spec.normalisation))
+    return params, folder
+
+
+def test_returns_from_saved_states_are_those_of_the_race(tmp_path: Path) -> None:
+    """A car that takes the agent's own action in a state ends as the race that the state is of."""
+    params, folder = short_race("iqn", tmp_path / "agent")
+    artifact, gamma = load_artifact(folder, ("agent",)), 0.9
+    spec = agents.spec_of(artifact, params)
+    actor = make_actor(spec, 0)
+    ends = params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train
+    settings = RaceSettings.for_training(*ends, 1).decided_by(artifact.table).at_line()
+    one = values.GreedyRaces(straight_track(), settings, 1, actor)
+    states, chosen, rewards, potentials = [], [], [], [one.potential[0]]
+    while True:
+        states.append(one.cars.state_dict())
+        chosen += one.choose().tolist()
+        result = one.cars.step_into(one.choose(), one.image, one.floats, one.potential)
+        rewards.append(float(result.reward[0]))
+        potentials.append(0.0 if result.terminated[0] else one.potential[0])
+        if result.terminated[0] or result.truncated[0]:
+            break
+    assert len(states) == 40
+    to_go, expected = 0.0, []
+    for reward, before, after in zip(rewards[::-1], potentials[-2::-1], potentials[:0:-1], strict=True):
+        to_go = reward + gamma * after - before + gamma * to_go
+        expected.append(to_go)
+    many = values.GreedyRaces(straight_track(), settings, 2 * len(states), actor)
+    many.load(states, 2)
+    first = np.stack([chosen, (np.array(chosen) + 5) % 12], axis=1).ravel()
+    returns = many.returns(first, gamma).reshape(-1, 2)
+    np.testing.assert_allclose(returns[:, 0], expected[::-1], atol=1e-5)
+    assert (np.abs(returns[:-1, 0] - returns[:-1, 1]) > 1e-6).mean() > 0.5, "another action has another return"
+
+
+@pytest.mark.parametrize("algorithm", ["iqn", "ppo"])
+def test_values(algorithm: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params, folder = short_race(algorithm, tmp_path / "agent")
+    monkeypatch.setattr(values, "read_params", lambda: params)
+    found = run(values, folder.as_posix(), "--other", folder.as_posix(), "--track", "copper-oval", "--every", "10")
+    assert found["states"] == 4
+    assert -1.0 <= found["correlation"] <= 1.0
+    assert found["regret"]["agent"] == found["regret"][folder.as_posix()] >= 0.0
+    assert found["regret"]["random"] > 0.0
+    assert set(found["level"]) == ({"true", "predicted"} if algorithm == "iqn" else {"true"})
 
 
 @pytest.mark.slow
