@@ -200,6 +200,7 @@ def _train(
 
     taught = nn.ModuleList([policy, heads])
     keep = clone.dagger is None or clone.dagger.keep
+    epoch_frames = (clone.dagger and clone.dagger.epoch_frames) or len(frames)
 
     wanted = labels_of(validation).now[frames_of(choosing)] if choosing else None
 
@@ -219,14 +220,20 @@ def _train(
         visited.raced.append({"epoch": epoch} | driven.to_json())
         return driven.score
 
-    with Progress("clone", clone.epochs * len(frames), "frames") as bar:
+    with Progress("clone", clone.epochs * epoch_frames, "frames") as bar:
         history = fit(
             taught,
             clone,
-            math.ceil(len(frames) / clone.batch_size),
+            math.ceil(epoch_frames / clone.batch_size),
             TrainingTask(
                 batches=lambda epoch: visited.batches(
-                    train, frames, seed=clone.seed, epoch=epoch, batch_size=clone.batch_size, keep=keep
+                    train,
+                    frames,
+                    seed=clone.seed,
+                    epoch=epoch,
+                    batch_size=clone.batch_size,
+                    keep=keep,
+                    epoch_frames=epoch_frames,
                 ),
                 loss=loss,
                 validate=validate,

@@ -14,8 +14,8 @@ from rulka.datasets.formats.races import QuarantinedFile, Race
 from rulka.datasets.recovery import DECISIONS_PER_S
 from rulka.params import PARAMS_FILE, Params, read_params, reference_params
 
-PRETRAINED_PER_S, CLONED_PER_S, LABELLED_PER_S = 2_500, 6_700, 400
-"""Frames per second of Levels 0 and 1 on one core, from docs/performance.md, and of the planner as adviser."""
+PRETRAINED_PER_S, CLONED_PER_S, LABELLED_PER_S = 2_500, 2_000, 800
+"""Frames per second of Levels 0 and 1 on one core, and of the planner as adviser."""
 
 
 def describe_folder(folder: Path, summaries: Sequence[Mapping[str, Any]]) -> str:
@@ -55,7 +55,8 @@ def _cost(races: Sequence[Race], main: str | None, params: Params) -> str:
     taught, every = sum(count for is_main, count in frames if is_main), sum(count for _, count in frames)
     every, again = taught if capture.maps == "main" else every, taught * capture.recoveries
     seconds = again / DECISIONS_PER_S / capture.num_workers + pretrain.epochs * (every + again) / PRETRAINED_PER_S
-    seconds += clone.epochs * (again + (taught if clone.maps == "main" else every)) / CLONED_PER_S
+    epoch_frames = clone.dagger and clone.dagger.epoch_frames
+    seconds += clone.epochs * (epoch_frames or again + (taught if clone.maps == "main" else every)) / CLONED_PER_S
     if clone.dagger:
         visited = clone.dagger.rounds * clone.dagger.num_races * taught / sum(is_main for is_main, _ in frames)
         seconds += visited / LABELLED_PER_S

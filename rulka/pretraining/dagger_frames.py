@@ -86,9 +86,17 @@ class Visited:
         return self._task
 
     def batches(
-        self, recorded: FrameDataset, imitated: NDArray[np.int64], *, seed: int, epoch: int, batch_size: int, keep: bool
+        self,
+        recorded: FrameDataset,
+        imitated: NDArray[np.int64],
+        *,
+        seed: int,
+        epoch: int,
+        batch_size: int,
+        keep: bool,
+        epoch_frames: int,
     ) -> Iterator[Batch]:
-        """Yields as many frames as `imitated` has, drawn without replacement from these and all visited frames.
+        """Yields the frames of an epoch, drawn without replacement from recorded and visited ones.
 
         Args:
             recorded: N frames.
@@ -97,6 +105,7 @@ class Visited:
             epoch: index of the epoch.
             batch_size: frames in a batch; the last one may be smaller.
             keep: False leaves recorded frames out once there are visited ones.
+            epoch_frames: most frames of an epoch once there are visited ones.
 
         Returns:
             Batches; frame numbers from N upwards denote visited frames.
@@ -106,7 +115,7 @@ class Visited:
             return
         known = len(recorded)
         numbers = np.concatenate([imitated if keep else imitated[:0], known + np.arange(self.num_frames)])
-        for rows in shuffled(numbers, seed=seed, epoch=epoch, batch_size=batch_size, most=len(imitated)):
+        for rows in shuffled(numbers, seed=seed, epoch=epoch, batch_size=batch_size, most=epoch_frames):
             parts = [recorded.batch(rows[rows < known])] if (rows < known).any() else []
             first = known
             for part in self._parts:

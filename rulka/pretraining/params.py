@@ -131,6 +131,7 @@ class DaggerParams(Section):
     )
     planner: PlannerParams = key(PlannerParams(), "Plans of the labeller.")
     keep: bool = key(False, "Demonstrations remain in the batches once visited states are labelled.")
+    epoch_frames: Count | None = key(None, "Frames of an epoch from then on, at most; null: as many as are imitated.")
 
 
 class CloneParams(FitParams, LineStartParams):

@@ -210,7 +210,7 @@ def _variants(file: ExperimentFile) -> str:
 
 def _explanation(file: ExperimentFile) -> str:
     if file.measures:
-        return f"From the `metrics.json` of stage `{file.last_stage}`: mean over seeds, range in brackets."
+        return f"From the `metrics.json` of stage `{file.last_stage}`: mean over seeds, range in brackets; runs without a number (-) are left out."
     return (
         "*Lap share*: reference lap time divided by race time, 0 for unfinished races; mean over races and runs."
         " Brackets: 95 % interval over runs (Student's t), none where a single run or equal ones tell no spread."
@@ -270,6 +270,9 @@ def _middle(values: NDArray[np.float64], form: str) -> str | None:
 
 
 def _spread(values: NDArray[np.float64], form: str = "{:.4g}") -> str:
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return "-"
     mean = form.format(values.mean())
     return mean if len(values) == 1 else f"{mean} ({form.format(values.min())} to {form.format(values.max())})"
 

@@ -135,6 +135,8 @@ def _number(metrics: Any, name: str, whose: str) -> float:
             message = f"measures: {whose} have no {name}; where {key} is looked for there is {known}"
             raise UserError(message, hint="A dot stands before each key inside another.")
         value = value[key]
+    if value is None:  # say the mean time of races of which none was finished
+        return float("nan")
     if not isinstance(value, (int, float)):
         raise UserError(f"measures: {name} of the {whose} is no number", hint="Name one of the numbers inside it.")
     return float(value)

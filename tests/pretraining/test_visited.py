@@ -35,7 +35,8 @@ def test_rounds_are_drawn_from_as_often_as_recorded_frames(write_frames: Callabl
     imitated, known, visited = frames_of(train.races), len(train), empty(tmp_path / "visited")
     order: dict[str, int] = {"seed": 3, "epoch": 2, "batch_size": 32}
     recorded = train.iterate_batches(**order, frames=imitated[5:90])
-    for ours, theirs in zip(visited.batches(train, imitated[5:90], **order, keep=True), recorded, strict=True):
+    alone = visited.batches(train, imitated[5:90], **order, keep=True, epoch_frames=9)
+    for ours, theirs in zip(alone, recorded, strict=True):
         assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True)), "without rounds"
     races = [[synthetic_race(f"met-{k}-{n}", 30 + n, 10 * k + n) for n in range(2)] for k in range(2)]
     for epoch, met in enumerate(races):
@@ -50,7 +51,8 @@ def test_rounds_are_drawn_from_as_often_as_recorded_frames(write_frames: Callabl
     labels = visited.with_visited_labels(task).labels
     assert len(labels.now) == len(images)
     seen: list[int] = []
-    for batch in visited.batches(train, imitated, seed=1, epoch=0, batch_size=16, keep=True):
+    size: dict[str, int] = {"batch_size": 16, "epoch_frames": len(imitated)}
+    for batch in visited.batches(train, imitated, seed=1, epoch=0, keep=True, **size):
         assert len(batch.image) <= 16
         numbers = batch.number.numpy()
         assert np.array_equal(batch.image.numpy(), images[numbers])
@@ -61,10 +63,15 @@ def test_rounds_are_drawn_from_as_often_as_recorded_frames(write_frames: Callabl
     assert abs(share - 122 / (122 + len(imitated))) < 0.12
     last = known + 60
     assert int(labels.num_left[last]) == 0, "a race ends with its round"
-    left = visited.batches(train, imitated, seed=1, epoch=0, batch_size=16, keep=False)
+    left = visited.batches(train, imitated, seed=1, epoch=0, keep=False, **size)
     assert min(int(batch.number.min()) for batch in left) >= known
+    for epoch_frames in (50, 122, 1000):  # of 122 visited ones
+        chosen = list(
+            visited.batches(train, imitated, seed=1, epoch=0, keep=False, **size | {"epoch_frames": epoch_frames})
+        )
+        assert sum(len(batch.image) for batch in chosen) == min(epoch_frames, 122)
     again = empty(tmp_path / "visited")
     again.load_state_dict(visited.state_dict())
-    each = (rounds.batches(train, imitated, seed=1, epoch=4, batch_size=16, keep=True) for rounds in (visited, again))
+    each = (rounds.batches(train, imitated, seed=1, epoch=4, keep=True, **size) for rounds in (visited, again))
     for ours, theirs in zip(*each, strict=True):
         assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))

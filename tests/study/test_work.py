@@ -27,7 +27,8 @@ import json, yaml
 from pathlib import Path
 seed = yaml.safe_load(open("params.yaml"))["pretrain"]["seed"]
 Path("data/encoder").mkdir()
-metrics = {"probes": {"speed_mps": {"pretrained_error": seed + 0.5}}, "loss": "low"}
+times = {"time_s": 3.0 if seed == 2 else None, "never_s": None}
+metrics = {"probes": {"speed_mps": {"pretrained_error": seed + 0.5}}, "loss": "low"} | times
 Path("data/encoder/metrics.json").write_text(json.dumps(metrics))
 """
 TRANSFER = """
@@ -169,13 +170,14 @@ def test_what_came_before_counts_for_those_who_take_it_over() -> None:
 @pytest.mark.usefixtures("project")
 def test_an_experiment_may_end_before_anything_races() -> None:
     measured: dict[str, Any] = {"last_stage": "pretrain", "seeded": ["pretrain.seed"], "seeds": [1, 2]}
-    measured |= {"variants": {"plain": {}}, "measures": ["probes.speed_mps.pretrained_error"]}
+    measured |= {"variants": {"plain": {}}, "measures": ["probes.speed_mps.pretrained_error", "time_s", "never_s"]}
     table, rows = run_experiment(write(**measured), (), 2, Path("page.md"), lambda _: None)
     assert [row["probes.speed_mps.pretrained_error"] for row in rows] == [1.5, 2.5]
-    assert table.splitlines()[2:] == ["| plain | 2 | 2 (1.5 to 2.5) |"]
+    assert table.splitlines()[2:] == ["| plain | 2 | 2 (1.5 to 2.5) | 3 | - |"]
     page = Path("page.md").read_text()
     assert table in page
-    assert "| plain | 2 | 2.5 |" in page
+    assert "| plain | 1 | 1.5 | - | - |" in page
+    assert "| plain | 2 | 2.5 | 3 | - |" in page
     for name, message in (
         ("probes.speed.pretrained_error", "where speed is looked for there is speed_mps"),
         ("loss", "no number"),
