@@ -210,7 +210,10 @@ def _variants(file: ExperimentFile) -> str:
 
 def _explanation(file: ExperimentFile) -> str:
     if file.measures:
-        return f"From the `metrics.json` of stage `{file.last_stage}`: mean over seeds, range in brackets; runs without a number (-) are left out."
+        return (
+            f"From the `metrics.json` of stage `{file.last_stage}`: mean over seeds, range in brackets; runs without a"
+            " number (-) are left out."
+        )
     return (
         "*Lap share*: reference lap time divided by race time, 0 for unfinished races; mean over races and runs."
         " Brackets: 95 % interval over runs (Student's t), none where a single run or equal ones tell no spread."
