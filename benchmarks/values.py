@@ -21,16 +21,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.agents import spec_of
+from benchmarks.agents import Greedy, spec_of
 from benchmarks.harness import show
 from rulka.agents.algorithms import make_actor
 from rulka.agents.load import load_policy
-from rulka.agents.shared.acting import NetworkActor
 from rulka.contracts.artifacts import load_artifact
 from rulka.contracts.observation import num_floats
 from rulka.contracts.schedule import Moment
 from rulka.datasets.formats.races import load_main_track
 from rulka.envs.batch import RaceBatch
+from rulka.evaluation.race import Policy
 from rulka.machine.errors import UserError
 from rulka.params import Params, read_params
 from rulka.simulator.race_settings import RaceSettings
@@ -50,9 +50,9 @@ class GreedyRaces:
         image, floats, potential: what the cars see, [N, L, H, W], [N, F], and [N] shaping potentials.
     """
 
-    def __init__(self, track: Track, settings: RaceSettings, num_cars: int, actor: NetworkActor) -> None:
+    def __init__(self, track: Track, settings: RaceSettings, num_cars: int, policy: Policy) -> None:
         """Starts at the line, at the same place for all."""
-        self.cars, self._actor = RaceBatch(track, settings, num_cars), actor
+        self.cars, self._policy = RaceBatch(track, settings, num_cars), policy
         self.image = np.zeros((num_cars, *settings.image_shape), np.uint8)
         self.floats = np.zeros((num_cars, num_floats(settings.actions_per_decision)), np.float32)
         self.potential = np.zeros(num_cars, np.float32)
@@ -68,8 +68,7 @@ class GreedyRaces:
 
     def choose(self) -> NDArray[np.int64]:
         """Returns the agent's actions [N]."""
-        seen = torch.from_numpy(self.image), torch.from_numpy(self.floats)
-        return np.array(self._actor.act(*seen, explore=False).for_environment)
+        return self._policy(self.image, self.floats)
 
     def returns(self, first: NDArray[np.int64], gamma: float) -> Array:
         """Takes the given first actions [N], then greedy ones to the end of each race; returns discounted returns."""
@@ -104,11 +103,12 @@ def measure(agent: Path, others: list[Path], track: Track, params: Params, every
     spec = spec_of(artifact, params)
     actor, num_actions = make_actor(spec, 0), artifact.table.num_actions
     actor.load_network(artifact.tensors)
+    policy = Greedy(actor, artifact)
     settings = RaceSettings.for_training(
         spec.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train, 1
     )
     settings = settings.decided_by(artifact.table).at_line()
-    race = GreedyRaces(track, settings, 1, actor)
+    race = GreedyRaces(track, settings, 1, policy)
     states: list[dict[str, Any]] = []
     is_over, decisions = False, 0
     while not is_over:
@@ -117,7 +117,7 @@ def measure(agent: Path, others: list[Path], track: Track, params: Params, every
         result = race.cars.step_into(race.choose(), race.image, race.floats, race.potential)
         is_over, decisions = bool(result.terminated[0] | result.truncated[0]), decisions + 1
 
-    races = GreedyRaces(track, settings, len(states) * num_actions, actor)
+    races = GreedyRaces(track, settings, len(states) * num_actions, policy)
     races.load(states, num_actions)
     image, floats = races.image[::num_actions].copy(), races.floats[::num_actions].copy()
     chosen = races.choose()[::num_actions]

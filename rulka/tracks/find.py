@@ -47,7 +47,7 @@ def chosen_tracks(sets: Sequence[TracksParams], main: Track, turn: int = 0) -> l
     Args:
         sets: the sets from the parameters.
         main: the main track of `data/races`.
-        turn: seeds of generated tracks begin as many times `count` later.
+        turn: seeds of generated tracks begin as many times `count` later; after invalid seeds turns may share tracks.
 
     Raises:
         UserError: if a track occurs twice.

@@ -107,9 +107,11 @@ def test_returns_from_saved_states_are_those_of_the_race(tmp_path: Path) -> None
     artifact, gamma = load_artifact(folder, ("agent",)), 0.9
     spec = agents.spec_of(artifact, params)
     actor = make_actor(spec, 0)
+    actor.load_network(artifact.tensors)
+    policy = agents.Greedy(actor, artifact)
     ends = params.observation, params.actions, params.simulator, params.race_end, params.rewards, params.train
     settings = RaceSettings.for_training(*ends, 1).decided_by(artifact.table).at_line()
-    one = values.GreedyRaces(straight_track(), settings, 1, actor)
+    one = values.GreedyRaces(straight_track(), settings, 1, policy)
     states, chosen, rewards, potentials = [], [], [], [one.potential[0]]
     while True:
         states.append(one.cars.state_dict())
@@ -124,7 +126,7 @@ def test_returns_from_saved_states_are_those_of_the_race(tmp_path: Path) -> None
     for reward, before, after in zip(rewards[::-1], potentials[-2::-1], potentials[:0:-1], strict=True):
         to_go = reward + gamma * after - before + gamma * to_go
         expected.append(to_go)
-    many = values.GreedyRaces(straight_track(), settings, 2 * len(states), actor)
+    many = values.GreedyRaces(straight_track(), settings, 2 * len(states), policy)
     many.load(states, 2)
     first = np.stack([chosen, (np.array(chosen) + 5) % 12], axis=1).ravel()
     returns = many.returns(first, gamma).reshape(-1, 2)
