@@ -19,9 +19,11 @@ SLOWEST_MPS = 8.0
 """Lower bound of every planned speed."""
 BEND_REACH = 8
 """Curvature is measured over this many zones each way: 4 m."""
-LOCK_SHARE, CREST_SHARE, BRAKE_SHARE = 0.88, 1.5, 0.75
-"""Share of full lock used in the tightest part of a bend, share of gravity unloaded by a crest (above 1 the
-car flies), and share of the braking power used."""
+LOCK_SHARE, BRAKE_SHARE = 0.88, 0.75
+"""Share of full lock used in the tightest part of a bend, and share of the braking power used."""
+CREST_SHARES, FLIGHT_TURN, FLIGHT_ZONES = (3.0, 1.0), 1.0 / 150.0, 60
+"""Share of gravity that a crest may unload (above 1 the car flies): of a crest before a straight, and before a bend of at
+least this curvature (1/m) in the zones after it, 30 m."""
 SPEEDS = np.arange(256.0)
 """Speeds in m/s at which curves are sampled."""
 
@@ -41,7 +43,10 @@ def speed_plan(track: Track, physics: PhysicsParams) -> Floats:
     plan = np.interp(LOCK_SHARE / np.maximum(np.abs(turn), 1e-6), radii, SPEEDS)
     # A crest unloads the wheels, and the bend must make do with the remaining grip.
     need = np.abs(turn) / np.interp(plan, *np.array(physics.side_grip_mps2).T)
-    held = need + np.maximum(-rise, 0.0) / (CREST_SHARE * physics.gravity_mps2)
+    ahead = np.concatenate([np.abs(turn), np.zeros(FLIGHT_ZONES - 1)])
+    lands_on = np.lib.stride_tricks.sliding_window_view(ahead, FLIGHT_ZONES).max(axis=1)
+    unloaded = np.interp(lands_on, [0.0, FLIGHT_TURN], CREST_SHARES) * physics.gravity_mps2
+    held = need + np.maximum(-rise, 0.0) / unloaded
     plan = np.maximum(np.minimum(plan, 1.0 / np.sqrt(np.maximum(held, 1e-6))), SLOWEST_MPS)
     for zone in range(len(plan) - 2, -1, -1):
         after = plan[zone + 1]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rulka.planner.speed import BRAKE_SHARE, LOCK_SHARE, bends, speed_plan
+from rulka.planner.speed import BRAKE_SHARE, CREST_SHARES, LOCK_SHARE, bends, speed_plan
 
 
 def test_bends_of_a_circle_and_a_hill(make_track) -> None:
@@ -27,3 +27,17 @@ def test_speed_plan_by_hand(make_track, params) -> None:
     assert BRAKE_SHARE == 0.75
     gained = 2 * 10 * (22.5 + 0.3 * plan[550])
     assert plan[540] ** 2 - plan[560] ** 2 == pytest.approx(gained, rel=0.01)
+
+
+def test_a_crest_before_a_bend_leaves_grip(make_track, params) -> None:
+    """A hill's top of 1/100 m curvature from 300 to 330 m; the car may fly over it, but not into a bend."""
+    assert CREST_SHARES == (3.0, 1.0)
+    physics = params.simulator.physics
+    down = {"slope": lambda s: -0.01 * (s - 300.0).clip(0.0, 30.0)}
+    straight = speed_plan(make_track(600.0, **down), physics)
+    assert straight[630] == pytest.approx(np.sqrt(3.0 * physics.gravity_mps2 * 100.0), rel=0.02)
+    bend_at_335_m = {"curvature": lambda s: np.where((s > 335.0) & (s < 400.0), 1 / 140, 0.0)}
+    before_a_bend = speed_plan(make_track(600.0, **down, **bend_at_335_m), physics)
+    assert before_a_bend[640] == pytest.approx(np.sqrt(physics.gravity_mps2 * 100.0), rel=0.02)
+    late_bend = {"curvature": lambda s: np.where((s > 365.0) & (s < 400.0), 1 / 140, 0.0)}
+    np.testing.assert_allclose(speed_plan(make_track(600.0, **down, **late_bend), physics)[600:630], straight[600:630])
