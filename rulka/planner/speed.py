@@ -22,8 +22,8 @@ BEND_REACH = 8
 LOCK_SHARE, BRAKE_SHARE = 0.88, 0.75
 """Share of full lock used in the tightest part of a bend, and share of the braking power used."""
 CREST_SHARES, FLIGHT_TURN, FLIGHT_ZONES = (3.0, 1.0), 1.0 / 150.0, 60
-"""Share of gravity that a crest may unload (above 1 the car flies): of a crest before a straight, and before a bend of at
-least this curvature (1/m) in the zones after it, 30 m."""
+"""Share of gravity that a crest may unload (above 1 the car flies): before a straight, and before a bend of at least
+this curvature (1/m) in the zones after it, 30 m."""
 SPEEDS = np.arange(256.0)
 """Speeds in m/s at which curves are sampled."""
 

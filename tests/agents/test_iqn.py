@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from rulka.agents.algorithms import make_actor, make_learner
-from rulka.agents.iqn.learner import draw_clocks, mini_race_rewards
+from rulka.agents.iqn.extras import MAX_ROWS
+from rulka.agents.iqn.learner import CLOCK, draw_clocks, mini_race_rewards
 from rulka.agents.shared.diagnostics import MetricMeans
 from rulka.agents.shared.networks import IQN_PARTS
 from rulka.agents.shared.params import ByPartParams
@@ -88,6 +89,11 @@ def test_the_next_action_is_chosen_within_the_limits_of_the_guide(races):
     with torch.no_grad():
         free = learner.network.q_advantages(batch.next_image, batch.next_floats, learner._tau_choosing).argmax(dim=2)
         assert (free != 2).any(), "or limits would not matter"
+        floats = batch.next_floats[:MAX_ROWS].clone()
+        floats[:, CLOCK] = 0.0
+        greedy = learner.network.q_advantages(batch.next_image[:MAX_ROWS], floats, learner._tau_choosing).argmax(dim=2)
+        agreeing = float((greedy == 2).float().mean())
+        assert learner.inspect()["IQN/agrees_with_clone"] == pytest.approx(agreeing)
         following = learner.target(batch.next_image, batch.next_floats, tau)[:, :, 0, 2]
     torch.testing.assert_close(targets, batch.reward[:, None] + batch.discount[:, None] * following)
 

@@ -17,6 +17,7 @@ from models.iqn import IqnNetwork
 from rulka.agents.iqn.params import MarginParams, MunchausenParams
 from rulka.agents.shared.diagnostics import MetricMeans
 from rulka.buffers.replay import Batch
+from rulka.contracts.observation import FLOATS
 
 NO_ROW = -1
 """`Batch.row` of demonstrations, which lie in a ring of their own and have no priorities."""
@@ -146,3 +147,22 @@ def inspect_values(network: IqnNetwork, image: Tensor, floats: Tensor, tau: Tens
     spread = value.std(dim=1).mean(dim=0)
     tags = {f"{k}_{action}" if len(spread) > 1 else f"{action}": (k, action) for k, action in np.ndindex(*spread.shape)}
     return {"RL/action_gap": gap} | {f"IQN/quantile_std_action_{tag}": float(spread[at]) for tag, at in tags.items()}
+
+
+@torch.no_grad()
+def inspect_guide(network: IqnNetwork, batch: Batch, tau: Tensor) -> dict[str, float]:
+    """Returns the share of decisions in which the best action of all, by value, is the clone's likeliest one.
+
+    It tells what IQN would do without the guide. Empty if the ring stores no guide.
+    """
+    if not batch.next_guide.numel():
+        return {}
+    rows = slice(0, MAX_ROWS)
+    was_training = network.training
+    network.eval()  # must not update spectral norms
+    floats = batch.next_floats[rows].clone()
+    floats[:, FLOATS["clock"]] = 0.0  # as in acting
+    q_advantage = network.q_advantages(batch.next_image[rows], floats, tau)
+    network.train(was_training)
+    agrees = q_advantage.argmax(dim=2) == batch.next_guide[rows].argmax(dim=2)
+    return {"IQN/agrees_with_clone": float(agrees.float().mean())}

@@ -26,7 +26,14 @@ from torch import Tensor, nn
 
 from models.iqn import IqnNetwork, draw_fractions, fixed_fractions
 from models.layers import clear_noise, draw_noise
-from rulka.agents.iqn.extras import NO_ROW, demonstration_loss, inspect_values, measured_errors, munchausen_targets
+from rulka.agents.iqn.extras import (
+    NO_ROW,
+    demonstration_loss,
+    inspect_guide,
+    inspect_values,
+    measured_errors,
+    munchausen_targets,
+)
 from rulka.agents.iqn.params import IqnParams
 from rulka.agents.shared.diagnostics import MetricMeans
 from rulka.agents.shared.networks import IQN_PARTS, build_iqn
@@ -298,6 +305,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             return {}
         priorities = self.replay.priorities
         values = inspect_values(self.network, self._latest.image, self._latest.floats, self._tau_choosing)
+        values |= inspect_guide(self.network, self._latest, self._tau_choosing)
         return super().inspect() | values | ({} if priorities is None else inspect_priorities(priorities.measured))
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
