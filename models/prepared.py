@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.encoders.base import normalise_image
-from models.encoders.convolutions import ConvEncoder
+from models.encoders.convolutions import ConvEncoder, SpectralConv2d
 from models.fusion import Concat
 from models.layers import LEAKY_SLOPE
 from models.torso import ActingHead, Torso
@@ -49,7 +49,7 @@ def can_prepare(network: nn.Module) -> bool:
         return False
     sees_one_frame = network.inputs.frames == 1 and network.inputs.shows_image
     layers = [*network.encoder.modules(), *network.float_head.modules()]
-    has_extras = any(isinstance(layer, nn.AdaptiveMaxPool2d | nn.LayerNorm) for layer in layers)
+    has_extras = any(isinstance(layer, nn.AdaptiveMaxPool2d | nn.LayerNorm | SpectralConv2d) for layer in layers)
     is_plain = isinstance(network.encoder, ConvEncoder) and isinstance(network.fusion, Concat) and not has_extras
     return is_plain and sees_one_frame and network.float_mean.device.type == "cpu"
 

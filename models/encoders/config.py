@@ -36,6 +36,7 @@ class ConvConfig(Config):
 
     kind: Literal["conv"] = key("conv", "Four convolutions, 45,456 parameters.")
     adaptive_pool: PoolSize = key(0, "Rows and columns of the last feature map after adaptive max-pooling; 0 for none.")
+    spectral_norm: bool = key(False, "Spectral norm: divide convolutions by their largest singular value.")
 
 
 class ImpalaConfig(Config):

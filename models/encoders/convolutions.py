@@ -43,11 +43,13 @@ class ConvEncoder(_MapEncoder):
         super().__init__()
         layers: list[nn.Module] = []
         num_inputs = channels
+        convolution = SpectralConv2d if config.spectral_norm else nn.Conv2d
         for num_outputs, kernel, stride in _CONVOLUTIONS:
-            layers += [nn.Conv2d(num_inputs, num_outputs, kernel, stride), nn.LeakyReLU(LEAKY_SLOPE, inplace=True)]
+            layers += [convolution(num_inputs, num_outputs, kernel, stride), nn.LeakyReLU(LEAKY_SLOPE, inplace=True)]
             num_inputs = num_outputs
         self._put_together(layers, NUM_CHANNELS, (feature_size(height), feature_size(width)), config.adaptive_pool)
         initialise_all(self, LEAKY_GAIN)
+        find_singular_vectors(self)
 
     def convolutions(self) -> list[nn.Conv2d]:
         """Returns the convolutions, each followed by a LeakyReLU."""
@@ -56,7 +58,8 @@ class ConvEncoder(_MapEncoder):
     def forward(self, image: Tensor) -> Tensor:
         """Maps images made by `normalise_image` [B, C, H, W] to features [B, E]."""
         first, *others = self.layers
-        features = _see_in_halves(first, image) if image.shape[1] == 1 and not image.shape[3] % 2 else first(image)
+        has_halves = type(first) is nn.Conv2d and image.shape[1] == 1 and not image.shape[3] % 2
+        features = _see_in_halves(first, image) if has_halves else first(image)
         for layer in others:
             features = layer(features)
         return features
@@ -99,7 +102,7 @@ _EPSILON = 1e-12
 
 
 class SpectralConv2d(nn.Conv2d):
-    """A 3 x 3 convolution that keeps height and width, its weight [O, I 3 3] divided by the largest singular value.
+    """A convolution whose weight [O, I K K] is divided by its largest singular value.
 
     In training mode, each forward pass updates that value by one step of power iteration; in evaluation mode it is
     computed from the last singular vectors. torch's own parametrization computes in the dtype of the weights, and
@@ -107,26 +110,27 @@ class SpectralConv2d(nn.Conv2d):
 
     Attributes:
         left: [O] left singular vector, of length 1; part of the state, because actors must divide by the same value.
-        right: [I 3 3] right singular vector.
+        right: [I K K] right singular vector.
     """
 
     left: Tensor
     right: Tensor
 
-    def __init__(self, num_inputs: int, num_outputs: int) -> None:
-        super().__init__(num_inputs, num_outputs, 3, padding=1)
-        self.register_buffer("left", functional.normalize(torch.randn(num_outputs), dim=0, eps=_EPSILON))
-        self.register_buffer("right", functional.normalize(torch.randn(num_inputs * 9), dim=0, eps=_EPSILON))
+    def __init__(self, num_inputs: int, num_outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> None:
+        super().__init__(num_inputs, num_outputs, kernel, stride, padding)
+        left, right = torch.randn(num_outputs), torch.randn(num_inputs * kernel**2)
+        self.register_buffer("left", functional.normalize(left, dim=0, eps=_EPSILON))
+        self.register_buffer("right", functional.normalize(right, dim=0, eps=_EPSILON))
 
     def forward(self, input: Tensor) -> Tensor:
-        """Maps [B, I, H, W] to [B, O, H, W]."""
+        """Maps [B, I, H, W] to [B, O, H', W']."""
         if self.training:
             self.iterate()
         with torch.autocast(input.device.type, enabled=False):
             singular = self.largest_singular_value()
         weight = (self.weight / singular.to(self.weight.dtype)).to(input.dtype)
         bias = None if self.bias is None else self.bias.to(input.dtype)
-        return functional.conv2d(input, weight, bias, padding=1)
+        return functional.conv2d(input, weight, bias, self.stride, self.padding)
 
     def largest_singular_value(self) -> Tensor:
         """Returns u^T W v []; gradients flow only into W, as in the paper."""
@@ -143,14 +147,20 @@ class SpectralConv2d(nn.Conv2d):
                 self.left.copy_(functional.normalize(weight @ self.right, dim=0, eps=_EPSILON))
 
 
+def find_singular_vectors(network: nn.Module) -> None:
+    """Lets the power iterations of all spectral convolutions converge."""
+    for layer in network.modules():
+        if isinstance(layer, SpectralConv2d):
+            layer.iterate(_FIRST_ITERATIONS)
+
+
 class ResidualBlock(nn.Module):
     """x + conv(relu(conv(relu(x)))) on [B, C, H, W]."""
 
     def __init__(self, channels: int, *, spectral_norm: bool) -> None:
         super().__init__()
         convolutions = [
-            SpectralConv2d(channels, channels) if spectral_norm else nn.Conv2d(channels, channels, 3, padding=1)
-            for _ in range(2)
+            (SpectralConv2d if spectral_norm else nn.Conv2d)(channels, channels, 3, padding=1) for _ in range(2)
         ]
         self.layers = nn.Sequential(nn.ReLU(), convolutions[0], nn.ReLU(inplace=True), convolutions[1])
 
@@ -180,6 +190,4 @@ class ImpalaEncoder(_MapEncoder):
         layers.append(nn.ReLU(inplace=True))
         self._put_together(layers, num_inputs, (height, width), config.adaptive_pool)
         initialise_all(self, RELU_GAIN)
-        for layer in self.modules():
-            if isinstance(layer, SpectralConv2d):
-                layer.iterate(_FIRST_ITERATIONS)  # finds the singular vectors
+        find_singular_vectors(self)

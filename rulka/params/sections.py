@@ -95,7 +95,7 @@ class Params(_StagesAndAlgorithms):
             return
         needs, remedy = "train.acting_precision int8 needs", "or train.acting_precision to bfloat16, float16 or float32"
         values = {"encoder.kind": "conv", "encoder.adaptive_pool": 0, "network.fusion.kind": "concat"}
-        values |= {"observation.frames": 1}
+        values |= {"encoder.spectral_norm": False, "observation.frames": 1}
         for name in self.train.algorithms:
             values |= self.algorithms[name].INT8_NEEDS
         for name, value in values.items():

@@ -141,7 +141,7 @@ def test_noisy_layer_by_hand():
 @pytest.mark.parametrize("shape", [(2, 3), (8, 4)])
 def test_spectral_convolution_has_a_largest_singular_value_of_1(shape: tuple[int, int]):
     torch.manual_seed(0)
-    layer = SpectralConv2d(*shape).train()
+    layer = SpectralConv2d(*shape, 3, padding=1).train()
     layer.weight.data *= 7
     image = torch.randn(2, shape[0], 5, 6)
     for _ in range(60):
@@ -154,6 +154,19 @@ def test_spectral_convolution_has_a_largest_singular_value_of_1(shape: tuple[int
     state = copy.deepcopy(layer.state_dict())
     layer.eval()(image)
     assert all(torch.equal(layer.state_dict()[name], state[name]) for name in state), "acting changes nothing"
+
+
+def test_spectral_norm_of_the_four_convolutions():
+    """Each weight is divided by its largest singular value; acting changes nothing, and keeps the shapes."""
+    torch.manual_seed(0)
+    encoder = build_encoder(ConvConfig(spectral_norm=True), 34, 36).eval()
+    image = torch.randn(2, 1, 34, 36)
+    features = image
+    for layer, stride in zip(encoder.convolutions(), (2, 2, 2, 1), strict=True):
+        weight = layer.weight / torch.linalg.matrix_norm(layer.weight.flatten(1), 2)
+        features = functional.leaky_relu(functional.conv2d(features, weight, layer.bias, stride), 0.01)
+    torch.testing.assert_close(encoder(image), features.flatten(1), rtol=0.05, atol=0.01)
+    assert encoder.num_features == build_encoder(CONV, 34, 36).num_features
 
 
 def test_impala_stage_by_stage():

@@ -96,6 +96,7 @@ def test_prepared_outputs_are_the_networks(kind: str, embedding_at: EmbeddingPla
     [
         (ImpalaConfig(kind="impala", width=1, adaptive_pool=0, spectral_norm=False), SIZES),
         (ConvConfig(kind="conv", adaptive_pool=1), SIZES),
+        (ConvConfig(spectral_norm=True), SIZES),
         (CONV, SIZES._replace(layer_norm=True)),
         (CONV, SIZES._replace(noisy_sigma=0.5)),
         (CONV, SIZES._replace(fusion=ProjectedConfig(kind="projected"))),

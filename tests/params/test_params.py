@@ -132,7 +132,7 @@ def test_what_the_file_leaves_out_has_its_default() -> None:
         ({"iqn.n_stops": 3}, r"iqn.n_stops is not a key that is known here; did you mean n_steps\?$"),
         ({"train.randomisation.friction": 0.1}, r"train.randomisation.friction is not a key .*; known are physics$"),
         ({"network.iqn.spectral_norm": True}, r"iqn.spectral_norm is not .*; did you mean encoder.spectral_norm\?$"),
-        ({"encoder.spectral_norm": True}, "spectral_norm is a key of another kind of encoder: this one has kind"),
+        ({"encoder.width": 2}, "width is a key of another kind of encoder: this one has kind"),
         ({"encoder.adaptive_pol": 1}, r"encoder.adaptive_pol is not .*; did you mean adaptive_pool\?$"),
         ({"encoder.kind": "covn"}, r"encoder.kind: must be 'conv', 'impala', 'patches' or 'backbone' \(got 'covn'\)$"),
         ({"encoder": {}}, "encoder.kind is missing$"),
