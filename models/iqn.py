@@ -78,8 +78,8 @@ class Guide(nn.Module):
         return self.policy(image, floats).unflatten(1, (self.actions_per_decision, -1)).log_softmax(dim=2)
 
     def limit(self, preference: Tensor, log_probs: Tensor) -> Tensor:
-        """Returns preferences [B, K, A] with minus infinity for masked actions."""
-        is_allowed = log_probs >= log_probs.amax(dim=2, keepdim=True) + self.floor.log()
+        """Returns preferences [..., K, A] with minus infinity for masked actions."""
+        is_allowed = log_probs >= log_probs.amax(dim=-1, keepdim=True) + self.floor.log()
         return preference.masked_fill(~is_allowed, -torch.inf)
 
 

@@ -73,10 +73,11 @@ def test_the_best_action_within_the_limits_of_the_guide_is_taken(floor, allowed)
     np.testing.assert_allclose(actor.action_values(*views(50, None)).value, value, rtol=1e-5, atol=1e-6)
 
 
-def test_the_next_action_is_chosen_within_the_limits_of_the_guide(races):
+@pytest.mark.parametrize("use_double_dqn", [True, False])
+def test_the_next_action_is_chosen_within_the_limits_of_the_guide(races, use_double_dqn):
     """With a floor of 1 only the clone's likeliest action is left, and its value is what a target bootstraps from."""
-    always = {"interpolation": "linear", "points": [[0, 1.0]]}
-    learner = make_learner(small_spec("iqn", {"guided": True}, guide_floor=always, gradient_steps_per_update=1), seed=0)
+    changes = {"guide_floor": constant(1.0), "use_double_dqn": use_double_dqn, "gradient_steps_per_update": 1}
+    learner = make_learner(small_spec("iqn", {"guided": True}, **changes), seed=0)
     learner.load_network(with_clone(learner.network, [0.2, 0.3, 0.5]))
     assert float(learner.network.guide.floor) == 1.0, "from the first decision on"
     actor = make_actor(small_spec("iqn"), 1)

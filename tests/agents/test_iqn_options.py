@@ -23,6 +23,19 @@ def test_boltzmann_noise_moves_close_calls_only():
         np.testing.assert_array_equal(decision.is_greedy, decision.for_environment == greedy)
 
 
+def test_boltzmann_softmax_samples_by_value():
+    """Shares of 6,000 decisions are those of softmax(Q / scale)."""
+    spec = small_spec(
+        "iqn", epsilon=constant(0.0), boltzmann_epsilon=constant(1.0), boltzmann_noise=0.5, boltzmann_softmax=True
+    )
+    actor = make_actor(spec, seed=0)
+    value = torch.from_numpy(actor.action_values(*views(1, None)).value[0])
+    taken = actor.act(*views(6000, None), explore=True).for_environment
+    expected = (value / 0.5).softmax(dim=0)
+    assert float(expected.max() - expected.min()) > 0.1, "or any noise would do"
+    np.testing.assert_allclose(np.bincount(taken, minlength=3) / 6000, expected, atol=0.02)
+
+
 def test_noisy_actors_explore_by_their_noise_and_race_without():
     actor = make_actor(small_spec("iqn", {"noisy_sigma": 3.0}, epsilon=constant(0.0)), seed=0)
     greedy = {int(actor.act(*views(1, None), explore=False).for_environment[0]) for _ in range(5)}

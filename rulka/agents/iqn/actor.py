@@ -71,9 +71,12 @@ class IqnActor(NetworkActor[IqnNetwork]):
         action = torch.where(uniform < epsilon, random, greedy)
         boltzmann_epsilon = self._params.boltzmann_epsilon.at(self._moment)
         if boltzmann_epsilon > 0.0:
-            noise = self._params.boltzmann_noise * torch.randn(q_advantage.shape, **draws)
+            noise = torch.randn(q_advantage.shape, **draws)
+            if self._params.boltzmann_softmax:  # with Gumbel noise the best action is a sample of the softmax
+                noise = -noise.exponential_(generator=self._generators.device).log()
+            noisy = (q_advantage + self._params.boltzmann_noise * noise).argmax(dim=-1)
             is_noisy = (uniform >= epsilon) & (uniform < epsilon + boltzmann_epsilon)
-            action = torch.where(is_noisy, (q_advantage + noise).argmax(dim=-1), action)
+            action = torch.where(is_noisy, noisy, action)
         return action
 
     def _epsilon(self, num_cars: int) -> Tensor:

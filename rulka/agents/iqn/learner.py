@@ -391,18 +391,23 @@ def target_quantiles(
         tau: [B, S] fractions of the next values, or [S].
         tau_choosing: [T] fractions at which actions are compared.
         params: selects the rule. Double DQN takes the online network's best action within its guide's limits,
-            Munchausen the softmax over the target network's values; otherwise each quantile takes its own best action.
+            Munchausen the softmax over the target network's values; otherwise each quantile takes its own best action,
+            within these limits too.
     """
     if params.munchausen is not None:
         return munchausen_targets(target, batch, tau, tau_choosing, params.munchausen)
     following = batch.next_image, batch.next_floats
+    guide = online.guide if batch.next_guide.numel() else None
     if params.use_double_dqn:
         q_advantage = online.q_advantages(*following, tau_choosing)
-        if online.guide is not None and batch.next_guide.numel():
-            q_advantage = online.guide.limit(q_advantage, batch.next_guide)
+        if guide is not None:
+            q_advantage = guide.limit(q_advantage, batch.next_guide)
         next_value = target.quantiles_of_action(*following, tau, q_advantage.argmax(dim=2))
     else:
-        next_value = target(*following, tau).amax(dim=3).sum(dim=2)
+        value = target(*following, tau)
+        if guide is not None:
+            value = guide.limit(value, batch.next_guide[:, None])
+        next_value = value.amax(dim=3).sum(dim=2)
     return batch.reward[:, None] + batch.discount[:, None] * next_value
 
 

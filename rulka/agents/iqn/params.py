@@ -113,7 +113,8 @@ class IqnParams(OffPolicyParams):
     epsilon: ShareSchedule = key(over_budget("exponential", (0.0, 0.1), (1.0, 0.03)), "Share of random actions.")
     epsilon_spread: NotNegative = key(0.0, "Growth of epsilon's exponent from 1 over a collector's cars; 0 for none.")
     boltzmann_epsilon: ShareSchedule = key(constant(0.0), "Further share of actions, the best by noisy Q-values.")
-    boltzmann_noise: Positive = key(0.01, "Standard deviation of the noise of boltzmann_epsilon, in units of returns.")
+    boltzmann_noise: Positive = key(0.01, "Scale of the noise of boltzmann_epsilon, in units of returns.")
+    boltzmann_softmax: bool = key(False, "Noise that samples the softmax of Q-values over its scale; else Gaussian.")
     target_tau: float = key(0.02, "Step of the target network toward the online one; 1 copies it.", gt=0, le=1)
     racer_tau: RacerTau = 0.01  # an average of about 100 updates, a sixteenth of the run
     target_every: Count = key(1, "Gradient steps between two steps of the target network.")
@@ -197,8 +198,6 @@ class IqnParams(OffPolicyParams):
             yield "demonstration_margin needs a demonstration_share above 0: raise that, or set the margin to null"
         if self.munchausen is not None and (self.use_double_dqn or self.has_limits):
             yield "munchausen needs use_double_dqn false and guide_floor 0.0: set both, or munchausen to null"
-        if self.has_limits and not self.use_double_dqn:
-            yield "guide_floor needs double DQN, but use_double_dqn is false: set it to true, or guide_floor to 0.0"
 
 
 def _values_of(schedule: Any) -> list[float]:
