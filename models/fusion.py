@@ -68,11 +68,11 @@ class Projected(Fusion):
 class _Attending(Fusion):
     """Transformer blocks over tokens; the state is the mean of the output tokens: D = W."""
 
-    def __init__(self, width: int, depth: int, heads: int) -> None:
+    def __init__(self, config: FusedVectorConfig | TokenSequenceConfig) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
-        self.norm = nn.LayerNorm(width)
-        self.num_state = width
+        self.blocks = nn.Sequential(*(Block(config) for _ in range(config.depth)))
+        self.norm = nn.LayerNorm(config.width)
+        self.num_state = config.width
 
     def attend(self, tokens: Tensor) -> Tensor:
         """Maps tokens [B, T, W] to the state [B, W]."""
@@ -86,7 +86,7 @@ class FusedVector(_Attending):
     """
 
     def __init__(self, config: FusedVectorConfig, num_encoded: int, num_floats: int) -> None:
-        super().__init__(config.width, config.depth, config.heads)
+        super().__init__(config)
         self.tokens = nn.Linear(num_encoded + num_floats, config.tokens * config.width)
         initialise(self.tokens, _LINEAR_GAIN)
 
@@ -110,7 +110,7 @@ class TokenSequence(_Attending):
             image_tokens: I and V.
             num_floats: X; ignored if the float head produces tokens itself.
         """
-        super().__init__(config.width, config.depth, config.heads)
+        super().__init__(config)
         count, numbers = image_tokens
         self.image = nn.Linear(numbers, config.width, bias=False)
         self.position = nn.Parameter(torch.randn(count, config.width) * POSITION_STD)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from models.encoders.config import Config, Heads, TokenWidth, check_heads, key
+from models.encoders.config import BlocksConfig, Config, key
 
 MOST_TOKENS = 256
 """Maximum number of tokens from one linear layer."""
@@ -27,24 +27,17 @@ class ProjectedConfig(Config):
     kind: Literal["projected"] = key("projected", "Concatenation, with floats projected to the image features' width.")
 
 
-class _AttendingConfig(Config):
+class _AttendingConfig(BlocksConfig):
     """Transformer blocks over tokens."""
 
-    width: TokenWidth = key(64, "Width of a token and of the state; divisible by `heads`.")
     depth: int = key(1, "Number of transformer blocks.", ge=1, le=48)
-    heads: Heads = key(4, "Attention heads per block.")
-
-    @model_validator(mode="after")
-    def _check(self) -> _AttendingConfig:
-        check_heads(self.width, self.heads)
-        return self
 
 
 class FusedVectorConfig(_AttendingConfig):
     """One linear projection of both, split into tokens, see `models.fusion.FusedVector`."""
 
     kind: Literal["fused_vector"] = key("fused_vector", "Tokens that each mix image features and floats.")
-    tokens: int = key(8, "Number of tokens.", ge=2, le=MOST_TOKENS)
+    tokens: int = key(8, "Number of tokens.", ge=1, le=MOST_TOKENS)
 
 
 class EachFloatConfig(Config):

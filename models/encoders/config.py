@@ -5,7 +5,7 @@ Imports no torch, because parameters are also read without a network.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 
@@ -25,10 +25,20 @@ def key(default: Any, meaning: str, **bounds: Any) -> Any:
     return Field(default, description=meaning, **bounds)
 
 
-def check_heads(width: int, heads: int) -> None:
-    """Raises ValueError unless the token width is divisible by the number of attention heads."""
-    if width % heads:
-        raise ValueError(f"width needs to be a multiple of heads, but {width} is none of {heads}: change one of them")
+class BlocksConfig(Config):
+    """Transformer blocks, see `models.encoders.patches.Block`."""
+
+    width: TokenWidth = key(64, "Width of a token and of the output; divisible by `heads`.")
+    heads: Heads = key(4, "Attention heads per block.")
+    ff_mult: int = key(4, "Width of a block's hidden layer, in token widths.", ge=1, le=64)
+    dropout: float = key(0.0, "Share of attention weights and of each block's changes dropped in training.", ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        if self.width % self.heads:
+            message = f"width needs to be a multiple of heads, but {self.width} is none of {self.heads}"
+            raise ValueError(f"{message}: change one of them")
+        return self
 
 
 class ConvConfig(Config):
@@ -48,19 +58,14 @@ class ImpalaConfig(Config):
     spectral_norm: bool = key(True, "Spectral norm: divide residual convolutions by their largest singular value.")
 
 
-class PatchConfig(Config):
+class PatchConfig(BlocksConfig):
     """A transformer over patches of the image, see `models.encoders.patches`."""
 
     kind: Literal["patches"] = key("patches", "Vision transformer.")
     patch: int = key(8, "Side of a patch in pixels; divides the image's height and width.", ge=2, le=64)
     width: TokenWidth = key(128, "Width of a token and of the features; divisible by `heads`.")
+    width: TokenWidth = key(128, "Width of a token and of the features; divisible by `heads`.")
     depth: int = key(3, "Transformer blocks; 0 leaves attention to a fusion that takes all tokens.", ge=0, le=48)
-    heads: Heads = key(4, "Attention heads per block.")
-
-    @model_validator(mode="after")
-    def _check(self) -> PatchConfig:
-        check_heads(self.width, self.heads)
-        return self
 
 
 class ArchitectureSource(Config):

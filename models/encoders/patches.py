@@ -12,10 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.encoders.base import Encoder
-from models.encoders.config import PatchConfig
+from models.encoders.config import BlocksConfig, PatchConfig
 
-_GROWTH = 4
-"""Width of a block's hidden layer, in token widths."""
 POSITION_STD = 0.02
 """Standard deviation of initial position embeddings."""
 
@@ -23,21 +21,23 @@ POSITION_STD = 0.02
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)), on tokens [B, P, D]."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, config: BlocksConfig) -> None:
         super().__init__()
-        self.heads = heads
+        width, hidden, self.heads = config.width, config.ff_mult * config.width, config.heads
+        self.dropout = nn.Dropout(config.dropout)
         self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.queries_keys_values, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, _GROWTH * width), nn.GELU(), nn.Linear(_GROWTH * width, width))
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Maps tokens [B, P, D] to the same shape."""
         batch, patches, width = tokens.shape
         parts = self.queries_keys_values(self.attention_norm(tokens)).view(batch, patches, 3, self.heads, -1)
         queries, keys, values = parts.permute(2, 0, 3, 1, 4)
-        attended = functional.scaled_dot_product_attention(queries, keys, values)
-        tokens = tokens + self.mix(attended.transpose(1, 2).reshape(batch, patches, width))
-        return tokens + self.mlp(self.mlp_norm(tokens))
+        dropped = self.dropout.p if self.training else 0.0
+        attended = functional.scaled_dot_product_attention(queries, keys, values, dropout_p=dropped)
+        tokens = tokens + self.dropout(self.mix(attended.transpose(1, 2).reshape(batch, patches, width)))
+        return tokens + self.dropout(self.mlp(self.mlp_norm(tokens)))
 
 
 class PatchEncoder(Encoder):
@@ -58,7 +58,7 @@ class PatchEncoder(Encoder):
         num_patches = (height // config.patch) * (width // config.patch)
         self.embed = nn.Conv2d(channels, config.width, config.patch, config.patch)
         self.position = nn.Parameter(torch.randn(1, num_patches, config.width) * POSITION_STD)
-        self.blocks = nn.Sequential(*(Block(config.width, config.heads) for _ in range(config.depth)))
+        self.blocks = nn.Sequential(*(Block(config) for _ in range(config.depth)))
         self.norm = nn.LayerNorm(config.width)
         self.num_features = config.width
         self.token_shape = (num_patches, config.width)

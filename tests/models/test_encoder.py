@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
-from models.encoders.config import ENCODER_CONFIG, ConvConfig, EncoderConfig, ImpalaConfig, PatchConfig
+from models.encoders.config import ENCODER_CONFIG, BlocksConfig, ConvConfig, EncoderConfig, ImpalaConfig, PatchConfig
 from models.encoders.convolutions import ConvEncoder, ImpalaEncoder, SpectralConv2d, feature_size
+from models.encoders.patches import Block
 from models.iqn import IqnNetwork, IqnSizes
 from models.layers import NoisyLinear
 from models.pretraining_heads import ConvDecoder, Projector, VaeHead
@@ -83,6 +84,27 @@ def test_a_transformer_knows_where_a_patch_is():
         encoder.position.zero_()
         first, second = encoder(image)
     torch.testing.assert_close(first, second, rtol=0, atol=1e-5)
+
+
+def test_a_block_is_that_of_torch():
+    """Pre-norm, GELU, a hidden layer of `ff_mult` widths; dropout acts in training alone."""
+    torch.manual_seed(0)
+    block = Block(BlocksConfig(width=12, heads=3, ff_mult=2, dropout=0.5)).eval()
+    layer = nn.TransformerEncoderLayer(12, 3, 24, activation="gelu", batch_first=True, norm_first=True).eval()
+    with torch.no_grad():
+        pairs = zip(
+            (layer.self_attn.in_proj_weight, layer.self_attn.in_proj_bias, *layer.self_attn.out_proj.parameters()),
+            (*block.queries_keys_values.parameters(), *block.mix.parameters()),
+            strict=True,
+        )
+        for theirs, ours in pairs:
+            theirs.copy_(ours)
+    layer.linear1.load_state_dict(block.mlp[0].state_dict())
+    layer.linear2.load_state_dict(block.mlp[2].state_dict())
+    tokens = torch.randn(2, 5, 12)
+    expected = layer(tokens)
+    torch.testing.assert_close(block(tokens), expected)
+    assert not torch.allclose(block.train()(tokens), expected, atol=0.01)
 
 
 def test_a_transformer_takes_what_patches_divide():
