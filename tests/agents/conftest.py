@@ -22,7 +22,7 @@ from rulka.agents.pql.learner import PqlLearner
 from rulka.agents.shared.acting import NetworkActor
 from rulka.agents.shared.learner import Learner
 from rulka.agents.shared.network_params import IqnNetworkParams, NetworkParams
-from rulka.agents.shared.params import AlgorithmParams, ByPartParams, OffPolicyParams, PolicyParams
+from rulka.agents.shared.params import AlgorithmParams, OffPolicyParams, PolicyParams
 from rulka.agents.shared.spec import AgentSpec
 from rulka.buffers.experience import BlockSpec, ExperienceBlock, new_block
 from rulka.contracts.actions import Choices
@@ -45,7 +45,7 @@ COMMON: dict[type[AlgorithmParams], dict[str, Any]] = {
         "action_repeat": 1,
         "batch_size": 64,
         "learning_rate": constant(0.001),
-        "rate_of": dict.fromkeys(ByPartParams.model_fields, constant(1.0)),
+        "rate_of": dict.fromkeys(("encoder", "float_head", "trunk", "heads"), constant(1.0)),
         "gamma": constant(0.5),
         "max_grad_norm": constant(0.5),
         "racer_tau": 1.0,

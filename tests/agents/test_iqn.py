@@ -11,7 +11,6 @@ from rulka.agents.iqn.extras import MAX_ROWS
 from rulka.agents.iqn.learner import CLOCK, draw_clocks, mini_race_rewards
 from rulka.agents.shared.diagnostics import MetricMeans
 from rulka.agents.shared.networks import IQN_PARTS
-from rulka.agents.shared.params import ByPartParams
 from rulka.agents.shared.spec import AgentError
 from rulka.buffers.experience import BlockSpec, new_block
 from rulka.buffers.transitions import Transitions
@@ -114,8 +113,8 @@ def test_demonstrations_of_another_shape_are_refused():
 
 def test_the_target_arrives_at_a_part_that_was_frozen_on_the_way(races):
     """The trunk learns for the first half of the budget."""
-    rates = {"trunk": Schedule.over_budget("staircase", (0.0, 1.0), (0.5, 0.0))}
-    rates = dict.fromkeys(ByPartParams.model_fields, constant(1.0)) | rates
+    rates = small_spec("iqn").params.rate_of.model_dump()
+    rates["trunk"] = Schedule.over_budget("staircase", (0.0, 1.0), (0.5, 0.0))
     learner = filled(small_spec("iqn", batch_size=16, target_tau=0.3, target_every=1, rate_of=rates), races)
     distances = []
     for share, num_steps in ((0.0, 3), (1.0, 60)):

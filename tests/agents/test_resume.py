@@ -98,7 +98,7 @@ UNIFIED = {
 }
 
 
-@pytest.mark.parametrize("part", ["encoder", "float_head", "trunk", "heads"])
+@pytest.mark.parametrize("part", ["encoder", "float_head", "trunk", "heads", "fusion", "value"])
 @pytest.mark.parametrize(("algorithm", "extras"), [*((name, {}) for name in ALGORITHMS), ("ppo", UNIFIED)])
 def test_a_frozen_part_stays_and_the_others_learn(races, algorithm, extras, part):
     """In two updates."""
@@ -113,7 +113,8 @@ def test_a_frozen_part_stays_and_the_others_learn(races, algorithm, extras, part
     kept = {name for name, tensor in learner.network.named_parameters() if torch.equal(tensor, before[name])}
     is_taught = not isinstance(spec.params, PolicyParams) or isinstance(spec.params, CriticParams)
     without_value = () if is_taught else ("value_head.",)
-    assert kept == {name for name in before if name.startswith((*actor_class(algorithm).parts[part], *without_value))}
+    beginnings = {"fusion": ("fusion.",), "value": ("value_head.",)} | actor_class(algorithm).parts
+    assert kept == {name for name in before if name.startswith((*beginnings[part], *without_value))}
 
 
 def test_a_part_that_was_frozen_learns_from_its_moment_on(races):

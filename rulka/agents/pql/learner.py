@@ -42,7 +42,7 @@ from rulka.machine.device import CPU, Generators, device_of, state_on_host, weig
 from rulka.machine.precision import Precision, autocast
 
 ADAM_EPSILON = 1e-5
-CRITIC_PARTS, ACTOR_PARTS = ("encoder", "float_head"), ("trunk", "heads")
+CRITIC_PARTS, ACTOR_PARTS = ("encoder", "float_head", "fusion"), ("trunk", "heads")
 """Parts of the network that the critics train, and those that the policy trains."""
 ACTOR_NAMES = tuple(beginning for part in ACTOR_PARTS for beginning in POLICY_PARTS[part])
 """Tensor name prefixes of the latter."""

@@ -74,6 +74,8 @@ class ByPartParams(Section):
     float_head: NotNegativeSchedule = key(constant(1.0), "Factor for the float head.")
     trunk: NotNegativeSchedule = key(constant(1.0), "Factor for the layers before the heads.")
     heads: NotNegativeSchedule = key(constant(1.0), "Factor for the output layers, of logits or values.")
+    fusion: NotNegativeSchedule | None = key(None, "Factor for the fusion; null for the float head's.")
+    value: NotNegativeSchedule | None = key(None, "Factor for the state's value; null for the heads'.")
 
 
 class StillEncoderParams(ByPartParams):

@@ -17,6 +17,10 @@ from rulka.machine.device import weights_on_host
 NetworkT = TypeVar("NetworkT", bound=Torso)
 
 
+_WITHIN = {"fusion": ("float_head", "fusion."), "value": ("heads", "value_head.")}
+"""Parts within others that may have a learning rate of their own: that other part, and their tensor name prefix."""
+
+
 class PartRates:
     """Gives every part of a network its own learning rate.
 
@@ -31,13 +35,16 @@ class PartRates:
             parts: tensor name prefixes of each part; see `rulka.agents.shared.acting.NetworkActor`.
             factors: of the learning rate, by part.
         """
-        self._factors: dict[str, Schedule] = dict(factors)
-        named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
-        self.groups: list[dict[str, Any]] = [
-            {"part": part, "params": [parameter for name, parameter in named if name.startswith(beginnings)]}
-            for part, beginnings in parts.items()
-        ]
-        assert sum(len(group["params"]) for group in self.groups) == len(named), "all that may learn is in one part"
+        given = dict(factors)
+        self._factors: dict[str, Schedule] = given | {
+            part: given[part] or given[whole] for part, (whole, _) in _WITHIN.items()
+        }
+        beginnings = {part: (prefix,) for part, (_, prefix) in _WITHIN.items()} | dict(parts)
+        grouped: dict[str, list[nn.Parameter]] = {part: [] for part in beginnings}
+        for name, parameter in network.named_parameters():
+            if parameter.requires_grad:
+                grouped[next(part for part in beginnings if name.startswith(beginnings[part]))].append(parameter)
+        self.groups: list[dict[str, Any]] = [{"part": part, "params": params} for part, params in grouped.items()]
 
     def factor(self, part: str, moment: Moment) -> float:
         """Returns the factor of a part's learning rate; 1 if it is not a part of the network."""
