@@ -64,7 +64,6 @@ class PatchConfig(BlocksConfig):
     kind: Literal["patches"] = key("patches", "Vision transformer.")
     patch: int = key(8, "Side of a patch in pixels; divides the image's height and width.", ge=2, le=64)
     width: TokenWidth = key(128, "Width of a token and of the features; divisible by `heads`.")
-    width: TokenWidth = key(128, "Width of a token and of the features; divisible by `heads`.")
     depth: int = key(3, "Transformer blocks; 0 leaves attention to a fusion that takes all tokens.", ge=0, le=48)
 
 
@@ -84,6 +83,14 @@ class FolderSource(Config):
     path: str = Field(min_length=1, description="Path of the folder; its preprocessor_config.json is read if present.")
 
 
+class HubSource(Config):
+    """A backbone of the Hugging Face Hub, downloaded once."""
+
+    kind: Literal["hub"] = key("hub", "Model of the Hugging Face Hub, downloaded once into its cache.")
+    id: str = Field(min_length=1, description="Name on the hub, such as facebook/dinov2-small.")
+    revision: str = key("main", "Branch, tag or commit; a commit never changes.", min_length=1)
+
+
 class BackboneConfig(Config):
     """A vision model of transformers as requested, see `models.encoders.backbone`; no network can be built from it.
 
@@ -91,7 +98,7 @@ class BackboneConfig(Config):
     """
 
     kind: Literal["backbone"] = key("backbone", "Vision model of Hugging Face transformers.")
-    source: ArchitectureSource | FolderSource = Field(
+    source: ArchitectureSource | FolderSource | HubSource = Field(
         discriminator="kind", description="Source of the architecture and the initial weights."
     )
     pixels: int | None = key(None, "Side of resized images in pixels; null takes the model's own.", ge=8, le=2048)

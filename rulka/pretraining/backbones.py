@@ -1,7 +1,7 @@
 """Sources of a backbone's architecture and initial weights: params.yaml, or a folder.
 
-Stage `pretrain` reads them once and stores everything in its artifact, so that later stages need no folder. This module
-downloads nothing: `hf download NAME --local-dir FOLDER` fetches a model from the Hugging Face Hub.
+Stage `pretrain` reads them once and stores everything in its artifact, so that later stages need no folder and no
+network.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from models.encoders.config import (
     ArchitectureSource,
     BackboneConfig,
     EncoderConfig,
+    HubSource,
     ImageConfig,
     ResolvedBackboneConfig,
 )
@@ -83,13 +84,33 @@ def first_encoder(encoder: EncoderConfig, observation: ObservationParams) -> Fir
         resolved = _resolved(encoder, config, None, observation)
         _build(resolved)
         return FirstEncoder(resolved)
-    folder = Path(source.path)
+    folder = downloaded(source) if isinstance(source, HubSource) else Path(source.path)
     config = _read_config(folder)
     resolved = _resolved(encoder, config, _read_processor(folder), observation)
     network = _build(resolved)
     network.backbone.load_state_dict(_read_weights(folder, config))
     origin = {"folder": folder.as_posix(), "weights_sha256": _hash_weights(folder)}
     return FirstEncoder(resolved, network.state_dict(), origin)
+
+
+def downloaded(source: HubSource) -> Path:
+    """Returns the folder of a model of the Hugging Face Hub, which is downloaded if its cache lacks it.
+
+    Raises:
+        UserError: if it cannot be had.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    files = [CONFIG_FILE, PROCESSOR_FILE, *WEIGHTS_FILES]
+    try:
+        return Path(snapshot_download(source.id, revision=source.revision, allow_patterns=files))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
+        why = shorten(str(error), 200, placeholder=" ...")
+        message = f"encoder.source.id: {source.id} ({source.revision}) cannot be had from the Hugging Face Hub: {why}"
+        fetch = f"`hf download {source.id} --local-dir FOLDER`"
+        hint = f"Check the name and the network; or {fetch} elsewhere, and {{kind: folder, path: FOLDER}} here."
+        raise UserError(message, hint=hint) from error
 
 
 def _written_config(source: ArchitectureSource) -> Any:

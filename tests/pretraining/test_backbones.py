@@ -59,6 +59,36 @@ def from_config(observation: ObservationParams = OBSERVATION, pixels: int | None
     return first_encoder(asked({"kind": "architecture", "config": config}, pixels=pixels), observation)
 
 
+def test_a_model_of_the_hub_is_downloaded_once(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file but configuration and safetensors is fetched: a repository may hold pickles too."""
+    folder, calls = save(), []
+
+    def download(name: str, *, revision: str, allow_patterns: list[str]) -> str:
+        calls.append((name, revision, allow_patterns))
+        return folder.as_posix()
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    first = first_encoder(asked({"kind": "hub", "id": "someone/tiny"}), OBSERVATION)
+    expected = from_folder(folder)
+    assert first.tensors is not None
+    assert expected.tensors is not None
+    torch.testing.assert_close(dict(first.tensors), dict(expected.tensors))
+    ((name, revision, files),) = calls
+    assert (name, revision) == ("someone/tiny", "main")
+    assert all(each.endswith((".json", ".safetensors")) for each in files)
+
+
+@pytest.mark.parametrize("name", ["someone/tiny", "no name at all"])
+def test_a_model_that_cannot_be_had_is_named_with_the_remedy(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UserError, match=f"encoder.source.id: {name}.*cannot be had") as caught:
+        first_encoder(asked({"kind": "hub", "id": name}), OBSERVATION)
+    assert "hf download" in caught.value.hint
+
+
 # Architectures --------------------------------------------------------------------------------------------------------
 
 
