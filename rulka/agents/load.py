@@ -23,7 +23,6 @@ from rulka.agents.shared.network_params import NetworkParams
 from rulka.agents.shared.spec import Choose
 from rulka.contracts.actions import ActionTable
 from rulka.contracts.artifacts import Artifact, ArtifactError, check_contracts, described, load_artifact
-from rulka.contracts.observation_params import ObservationParams
 from rulka.machine.device import CPU, upload
 
 CLONING = "cloning"
@@ -67,7 +66,6 @@ class GreedyPolicy:
 def load_policy(
     folder: Path,
     *,
-    observation: ObservationParams | None = None,
     actions: ActionTable | None = None,
     device: torch.device = CPU,
 ) -> GreedyPolicy:
@@ -75,15 +73,14 @@ def load_policy(
 
     Args:
         folder: an artifact of a kind in `DRIVING_KINDS`.
-        observation: required observation; None accepts any.
         actions: required action table; chunks of its actions and continuous ones match if decisions have the same
             length, however often they are repeated. None accepts any.
         device: of the network.
 
     Raises:
-        ArtifactError: if the artifact is damaged, of another kind, or made for other observations or actions.
+        ArtifactError: if the artifact is damaged, of another kind, or made for other actions.
     """
-    artifact = load_artifact(folder, DRIVING_KINDS, observation=observation)
+    artifact = load_artifact(folder, DRIVING_KINDS)
     if actions is not None:
         check_contracts(folder, described(artifact), actions=_as_decided(actions, artifact.table))
     return driver_of(artifact, folder, device)

@@ -38,18 +38,18 @@ def agent_driver(agent: Path | str, races: EvaluationRaces, device: torch.device
 
     Args:
         agent: folder of the artifact; or MODULE:FUNCTION, see `rulka.evaluation.external_policy`.
-        races: the races, which define the expected observations and actions.
+        races: the races, which define the expected actions. An artifact sees what it was made for.
         device: device of its network.
         key: its name in `metrics.json`.
 
     Raises:
-        ArtifactError: if it is damaged, or made for other observations or actions.
+        ArtifactError: if it is damaged, or made for other actions.
         UserError: if there is no such function.
     """
     if is_guest(agent):
         guest = find_guest(str(agent))
         return Driver(key, guest.label, guest)
-    policy = load_policy(Path(agent), observation=races.settings.image, actions=races.settings.table, device=device)
+    policy = load_policy(Path(agent), actions=races.settings.table, device=device)
     return Driver(key, f"Agent ({policy.label})" if key == "agent" else policy.label, policy)
 
 
@@ -59,7 +59,7 @@ def drivers(
     """Loads all contestants of the stage onto a device: the agent first, random actions last.
 
     Raises:
-        ArtifactError: if an artifact is damaged, or made for other observations or actions.
+        ArtifactError: if an artifact is damaged, or made for other actions.
         UserError: if one of the guests is not a function.
     """
     found = [agent_driver(agent_dir, races, device)]
@@ -86,7 +86,7 @@ def race_all(
 ) -> Evaluation:
     """Runs all races of all contestants, with a progress bar.
 
-    Each contestant gets the observation it was made for. A single torch thread keeps sums, and thus races, the same.
+    A single torch thread keeps sums, and thus races, the same.
 
     Args:
         entries: contestants, the agent first.
@@ -102,10 +102,8 @@ def race_all(
     try:
         with Progress(label, len(entries) * len(races.seeds), "races", stream=stream) as bar:
             for entry in entries:
-                seen = getattr(entry.policy, "observation", races.settings.observation)
-                own = replace(races, settings=races.settings.model_copy(update={"observation": seen}))
                 results = race(
-                    entry.policy, own, on_ended=lambda num_ended, e=entry: bar.advance(num_ended, who=e.label)
+                    entry.policy, races, on_ended=lambda num_ended, e=entry: bar.advance(num_ended, who=e.label)
                 )
                 contestants.append(Contestant(entry.key, entry.label, results))
     finally:

@@ -104,7 +104,7 @@ def race(
     """Runs one race of a policy from every seed.
 
     Args:
-        policy: the policy; its attribute `actions`, if present, overrides the action table of the settings.
+        policy: the policy; its attributes `actions` and `observation`, if present, override those of the settings.
         races: track, starts and settings.
         on_ended: called after each step in which races ended, with their number.
         on_seen: called before each decision with the simulator, images and floats, in buffers that are overwritten.
@@ -114,6 +114,8 @@ def race(
         One result per seed, in their order.
     """
     table: ActionTable = getattr(policy, "actions", races.settings.table)
+    seen = {"observation": getattr(policy, "observation", races.settings.observation)}
+    races = replace(races, settings=races.settings.model_copy(update=seen))
     (results,) = side_by_side(policy, [racing(races, table, on_ended, on_seen, placed)])
     return results
 

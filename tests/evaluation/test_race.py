@@ -57,6 +57,20 @@ def test_full_throttle_on_a_straight_road_finishes(track: Track) -> None:
         np.testing.assert_array_equal(result.controls[0], [0.0, 1.0, 0.0])
 
 
+def test_a_policy_sees_what_it_was_made_for(track: Track) -> None:
+    races, shapes = make_races(track), set[tuple[int, ...]]()
+
+    class Small:
+        observation = read_params().observation.model_copy(update={"height": 36, "width": 40, "frames": 2})
+
+        def __call__(self, image: np.ndarray, floats: np.ndarray) -> np.ndarray:
+            shapes.add(image.shape)
+            return always(FORWARD)(image, floats)
+
+    assert [result.end for result in race(Small(), races)] == [FINISHED] * 3
+    assert shapes == {(3, 2, 36, 40)}
+
+
 def test_cars_start_where_their_seeds_say(track: Track) -> None:
     """The road runs along z with left at +x, so the lateral offset is x, and heading turns z toward x.
 
