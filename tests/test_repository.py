@@ -253,6 +253,7 @@ WITHOUT_DEFAULT = {
     "CampaignTracksParams.slugs",
     "FilePairsParams.path",
     "FolderSource.path",
+    "HubSource.id",
     "GeneratedTracksParams.count",
     "Schedule.interpolation",
 }
