@@ -21,7 +21,7 @@ from rulka.recordings.input_script import MAX_TICKS, InputScriptError, read_comm
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
 from rulka.tracks.campaign import CAMPAIGN, UID_PREFIX
-from rulka.tracks.track import Track
+from rulka.tracks.track import Track, geometry_hash
 
 LAPS_DIR = Path(__file__).parent / "laps"
 """Laps of the campaign's tracks, one `<slug>.txt` each."""
@@ -65,15 +65,6 @@ class Reference:
     actions: NDArray[np.int64]
     searched_ms: tuple[int, ...] = ()
     driver: str = SEARCH
-
-
-def geometry_hash(track: Track) -> str:
-    """Returns a hash of all properties of a track that affect a car."""
-    digest = hashlib.sha256()
-    for name in ("centre_m", "width_m", "bank_rad", "material", "edge", "gate_m"):
-        thousandths = np.round(np.asarray(getattr(track, name), np.float64) * 1000.0)  # the last bits vary by CPU
-        digest.update(thousandths.astype(np.int64).tobytes())
-    return digest.hexdigest()[:16]
 
 
 def physics_hash(simulator: SimulatorParams) -> str:

@@ -12,10 +12,10 @@ from rulka.machine.errors import UserError
 from rulka.machine.progress import Progress
 from rulka.machine.terminal import say
 from rulka.planner.planner import EXACT, Planner
-from rulka.reference.lap import Reference, geometry_hash, physics_hash
+from rulka.reference.lap import Reference, physics_hash
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
-from rulka.tracks.track import Track
+from rulka.tracks.track import Track, geometry_hash
 
 OnLap = Callable[[int, int], None]
 """Called with the decisions simulated since the last call and the fastest lap time in ms."""

@@ -6,20 +6,18 @@ Positions are world metres, x, y (up), z.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from tokenize import TokenError
-from typing import TypeGuard
-from zipfile import BadZipFile
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rulka.contracts.observation import NUM_WAYPOINTS, WAYPOINT_STRIDE, ZONE_SPACING_M
-from rulka.machine.disk import check_readable
+from rulka.contracts.stored import read_arrays
 from rulka.machine.errors import UserError
 from rulka.stages.outputs import new_file
 from rulka.tracks.geometry import problem_in_space
@@ -116,16 +114,18 @@ class Track:
         """`exact_zones` in float32, for observations."""
         return self.exact_zones.astype(np.float32)
 
+    def arrays(self) -> dict[str, NDArray]:
+        """Returns the content of its file: all fields as plain arrays, and the `schema` number."""
+        fields = {name: np.asarray(getattr(self, name)) for name in Track.__dataclass_fields__}
+        return {"schema": np.array(SCHEMA_VERSION, np.int64), **fields}
+
     def save(self, path: Path) -> None:
         """Writes the track to an `.npz` file atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        fields = {name: np.asarray(getattr(self, name)) for name in Track.__dataclass_fields__}
         with new_file(path) as beside:
-            np.savez_compressed(beside, allow_pickle=False, schema=np.int64(SCHEMA_VERSION), **fields)
+            np.savez_compressed(beside, allow_pickle=False, **self.arrays())
 
 
-# Raised by NumPy and zipfile for other kinds of files (TypeError for a bare .npy) or corrupt bytes.
-_NO_TRACK_FILE = (ValueError, TypeError, MemoryError, EOFError, BadZipFile, zlib.error, NotImplementedError, TokenError)
 _ARRAYS = {
     "schema": ("i8", 0),
     "centre_m": ("f8", 2),
@@ -142,22 +142,22 @@ def load_track(path: Path) -> Track:
         TrackError: if the file is missing, not a track file, larger than any track, of another schema, or not a valid
             track.
     """
-    try:
-        with np.load(check_readable(path), allow_pickle=False) as stored:
-            if sum(member.file_size for member in stored.zip.infolist()) > MAX_UNPACKED_BYTES:
-                raise ValueError("larger than any track")
-            fields = {name: stored[name] for name in stored.files}
-    except OSError as error:
-        raise TrackError(f"{path} is not a readable track file: {error.strerror or error}") from error
-    except _NO_TRACK_FILE as error:
-        message = f"{path} is not a readable track file: another kind of file, or damaged"
-        hint = "Tracks are the .npz files of data/races/tracks, made of recordings; `rulka track list` shows others."
-        raise TrackError(message, hint=hint) from error
-    for name, values in fields.items():
-        kind, num_axes = _ARRAYS.get(name, (values.dtype, values.ndim))
-        if not np.can_cast(values.dtype, kind) or values.ndim != num_axes:
-            shape = f"{values.dtype} of shape {values.shape}"
-            raise TrackError(f"{path} is not a readable track file: its {name} is {shape}; make the track again")
+    hint = "Tracks are the .npz files of data/races/tracks, made of recordings; `rulka track list` shows others."
+    fields = read_arrays(path, "track file", _ARRAYS, MAX_UNPACKED_BYTES, error=TrackError, hint=hint)
+    return track_of_arrays(fields, path)
+
+
+def track_of_arrays(fields: Mapping[str, Any], path: Path) -> Track:
+    """Builds a track from its arrays.
+
+    Args:
+        fields: result of `Track.arrays`, as read from a file.
+        path: of the file, for messages.
+
+    Raises:
+        TrackError: if an array is missing, unknown or of another type or schema, or the track is not valid.
+    """
+    fields = dict(fields)
     schema = int(fields.pop("schema", -1))
     if schema != SCHEMA_VERSION:
         raise TrackError(f"{path} has track schema {schema}, this version reads {SCHEMA_VERSION}; make the track again")
@@ -167,6 +167,15 @@ def load_track(path: Path) -> Track:
         raise TrackError(f"{path} does not hold the fields of a track: {sorted(missing)}")
     texts = {name: str(fields.pop(name)) for name in ("uid", "name", "source")}
     return Track(**texts, **fields, medals_ms=medals_ms)
+
+
+def geometry_hash(track: Track) -> str:
+    """Returns a hash of all properties of a track that affect a car."""
+    digest = hashlib.sha256()
+    for name in ("centre_m", "width_m", "bank_rad", "material", "edge", "gate_m"):
+        thousandths = np.round(np.asarray(getattr(track, name), np.float64) * 1000.0)  # the last bits vary by CPU
+        digest.update(thousandths.astype(np.int64).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _problems(track: Track) -> Iterator[str]:

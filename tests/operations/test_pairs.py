@@ -28,9 +28,8 @@ from rulka.operations.pictures import write_side_by_side
 from rulka.operations.promotion import describe, promote
 from rulka.operations.tracks import tracks_to_race_on
 from rulka.params import Params
-from rulka.reference.lap import geometry_hash
 from rulka.tracks.params import MainTrackParams
-from rulka.tracks.track import TrackError
+from rulka.tracks.track import TrackError, geometry_hash
 from tests.conftest import steady_race
 from tests.tasks.test_evaluate import short_track
 
