@@ -1,6 +1,6 @@
 """Stage `races`: human recordings, or demonstrations by the built-in driver, as one dataset with their tracks.
 
-Reads  data/recordings/     `*.Gbx` files at any depth; may be empty
+Reads  data/recordings/     `*.Gbx` and `*.drive.npz` files at any depth; may be empty
 Writes data/races/          see rulka.datasets.formats.races; tracks/<uid>.reference.txt, a near-optimal lap
 """
 
@@ -48,7 +48,7 @@ def races(params: Params, *, recordings_dir: Path, out_dir: Path) -> None:
             if no driver finished.
     """
     races = params.races
-    files = [] if races.source == "driver" else find_recordings(recordings_dir)
+    files = [] if races.source == "driver" else find_recordings(recordings_dir, with_drives=True)
     for line in unread_files(recordings_dir) if races.source != "driver" else ():
         say(f"races: not read: {line}")
     if not files and races.source == "recordings":

@@ -22,18 +22,19 @@ def inspect(paths: tuple[Path, ...], /, as_json: AsJson = False) -> None:
     Example: `rulka recordings inspect data/recordings --json`
 
     Args:
-        paths: Gbx files, and folders of them.
+        paths: Gbx files, drive files, and folders of them.
         as_json: print a list of JSON objects, or for one file alone its object.
     """
     from rulka.datasets.from_recordings import find_recordings, unread_files
-    from rulka.operations.recordings import describe_folder
-    from rulka.recordings.summary import inspect_file
+    from rulka.operations.recordings import describe_folder, inspect_recording
 
-    files = {path: find_recordings(path) if path.is_dir() else [path] for path in paths}
+    files = {path: find_recordings(path, with_drives=True) if path.is_dir() else [path] for path in paths}
     if not any(files.values()):
-        message = f"no Gbx file is in {', '.join(map(str, paths))}" if paths else "name a Gbx file, or a folder of them"
+        message = (
+            f"no recording is in {', '.join(map(str, paths))}" if paths else "name a recording, or a folder of them"
+        )
         raise UserError(message, hint="\n  ".join(line for path in paths for line in unread_files(path)))
-    found = {path: [inspect_file(file) for file in inside] for path, inside in files.items()}
+    found = {path: [inspect_recording(file) for file in inside] for path, inside in files.items()}
     summaries = [summary for inside in found.values() for summary in inside]
     texts = (describe_folder(path, each) if path.is_dir() else _lines(each[0]) for path, each in found.items())
     report(summaries[0] if files == {paths[0]: [paths[0]]} else summaries, lambda: "\n\n".join(texts), as_json)

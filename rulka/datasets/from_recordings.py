@@ -1,15 +1,17 @@
 """Converts recordings to races and tracks, and quarantines unusable ones with the reason.
 
+Recordings of the game are `.Gbx` files; their paths make the tracks. Races of people in the simulator are drive files
+(`rulka.datasets.drives`), which bring their tracks.
+
 If recordings that were here before are missing, races of the built-in driver must not silently replace them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,11 +19,14 @@ import numpy as np
 
 from rulka.contracts.actions import TICK_MS
 from rulka.contracts.observation import CAR
-from rulka.datasets.formats.races import QuarantinedFile, Race, RaceDataset
+from rulka.datasets.drives import ENVIRONMENT as DRIVE_ENVIRONMENT
+from rulka.datasets.drives import SUFFIX as DRIVE_SUFFIX
+from rulka.datasets.drives import device_of_controls, read_drive
+from rulka.datasets.formats.races import QuarantinedFile, Race, RaceDataset, content_id
 from rulka.datasets.params import SelectParams
 from rulka.datasets.selection import UnusableRecordingError, quarantined, refuse_unwanted, too_slow
 from rulka.machine.errors import UserError, counted
-from rulka.recordings.alignment import inputs_to_controls, require_inputs
+from rulka.recordings.alignment import device_of, inputs_to_controls, require_inputs
 from rulka.recordings.car_rows import car_rows
 from rulka.recordings.errors import RecordingError
 from rulka.recordings.model import Ghost, MapInfo, Recording
@@ -31,7 +36,7 @@ from rulka.stages.folders import is_utf8, utf8_path
 from rulka.stages.graph import bring_back, read_lock
 from rulka.tracks.blocks import MapBlock
 from rulka.tracks.from_paths import DrivenPath, jump_of, path_from_rows, problem_of, track_from_paths
-from rulka.tracks.track import Track, TrackError, are_medals
+from rulka.tracks.track import Track, TrackError, are_medals, geometry_hash
 
 SUFFIX = ".gbx"
 ARCHIVES = (".zip", ".7z", ".rar", ".gz", ".tgz", ".tar", ".xz")
@@ -69,6 +74,10 @@ class ReverseError(UnusableRecordingError):
     """The car drove backwards most of the way."""
 
 
+class OtherShapeError(UnusableRecordingError):
+    """A drive file brings another track of the same UID than most."""
+
+
 class UnusablePathError(UnusableRecordingError):
     """The path yields no track, or contradicts the track of the map's other recordings."""
 
@@ -88,23 +97,34 @@ class NoUsableRecordingError(UserError):
 
 
 @dataclass(frozen=True)
-class _Usable:
-    """A usable race, its path, the label of its ghost, its map's metadata, and whether it has respawns."""
+class _Road:
+    """What a recording of the game tells of its track: the path, the map's metadata, and whether it has respawns."""
 
-    race: Race
     path: DrivenPath
-    ghost: str
     map_name: str
     medals_ms: tuple[int, ...]
     blocks: tuple[MapBlock, ...]
     has_respawns: bool
 
+
+@dataclass(frozen=True)
+class _Usable:
+    """A usable race, the label of its ghost, and what it tells of its track; a drive file brings it."""
+
+    race: Race
+    ghost: str
+    road: _Road | Track
+
     def refused(self, error: UserError) -> QuarantinedFile:
         return quarantined(self.race.file, error, self.ghost)
 
 
-def find_recordings(folder: Path) -> list[Path]:
+def find_recordings(folder: Path, *, with_drives: bool = False) -> list[Path]:
     """Finds all `.Gbx` files below a folder, case-insensitively, sorted; none if the folder does not exist.
+
+    Args:
+        folder: the folder.
+        with_drives: find drive files, too, which are of the simulator, not of the game.
 
     Raises:
         UnreadableFolderError: if the path is not a folder, a folder below it is unreadable or a link, or a link
@@ -112,16 +132,16 @@ def find_recordings(folder: Path) -> list[Path]:
     """
     if not folder.exists() and not folder.is_symlink():
         return []
-    found: list[Path] = []
+    endings, found = (SUFFIX, DRIVE_SUFFIX) if with_drives else (SUFFIX,), list[Path]()
     try:
         folder.stat()  # raises for a broken link, which is not a missing folder
         for inside, folders, names in os.walk(folder, onerror=_raise):
             for path in sorted(Path(inside, name) for name in (*folders, *names)):
-                if path.is_symlink() and (path.is_dir() or not (path.exists() or path.name.lower().endswith(SUFFIX))):
+                if path.is_symlink() and (path.is_dir() or not (path.exists() or path.name.lower().endswith(endings))):
                     message = f"{utf8_path(path)} is a link to {'a folder' if path.is_dir() else 'nothing'}"
                     hint = "DVC looks into no linked folder below another: put the files there, or remove the link."
                     raise UnreadableFolderError(message, hint=hint)
-            found += [Path(inside, name) for name in names if name.lower().endswith(SUFFIX)]
+            found += [Path(inside, name) for name in names if name.lower().endswith(endings)]
         # Skips pipes and the like, which `unread_files` names. Keeps broken links, which the reader reports.
         return sorted(path for path in found if path.is_file() or not path.exists())
     except OSError as error:
@@ -226,7 +246,7 @@ def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool 
         message = f"the car's state at {time_ms[int(np.argmin(is_finite))] / 1000:.2f} s is not a number"
         raise DamagedSamplesError(message, hint="The file is damaged: save the recording again, or use another one.")
     return Race(
-        race_id=_race_id(controls, state),
+        race_id=content_id("recording", controls, state),
         source="recording",
         file=file,
         player=ghost.nickname,
@@ -245,6 +265,9 @@ def race_of_ghost(ghost: Ghost, file: str, map_uid: str, *, with_respawns: bool 
 def _read_races(path: Path, name: str, select: SelectParams) -> Iterator[_Usable | QuarantinedFile]:
     """Yields a usable race or a quarantine entry per ghost of a file, and one entry for a file without ghosts."""
     try:
+        if path.name.lower().endswith(DRIVE_SUFFIX):
+            yield _usable_drive(path, name, select)
+            return
         recording = read_recording(path)
         if not recording.ghosts:
             message = "the recording holds no ghost"
@@ -261,6 +284,15 @@ def _read_races(path: Path, name: str, select: SelectParams) -> Iterator[_Usable
             yield quarantined(name, error, which)
 
 
+def _usable_drive(path: Path, name: str, select: SelectParams) -> _Usable:
+    race, track = read_drive(path)
+    if race.race_time_ms is None:
+        raise UnfinishedError("the race was not finished", hint="Finish one: `rulka drive`.")
+    device, time_ms = device_of_controls(race.controls), race.race_time_ms
+    refuse_unwanted(select, device=device, car=race.car, environment=DRIVE_ENVIRONMENT, race_time_ms=time_ms)
+    return _Usable(replace(race, file=name), "", track)
+
+
 def _usable(recording: Recording, ghost: Ghost, name: str, which: str, select: SelectParams) -> _Usable:
     map_uid = ghost.validated_map_uid or recording.map_uid
     if not map_uid:
@@ -268,7 +300,13 @@ def _usable(recording: Recording, ghost: Ghost, name: str, which: str, select: S
         hint = "Ghosts of leaderboards never do: take the replay (`.Replay.Gbx`), which holds its map."
         raise NoMapUidError(message, hint=hint)
     require_inputs(ghost)
-    refuse_unwanted(recording, ghost, select)
+    refuse_unwanted(
+        select,
+        device=device_of(ghost),
+        car=ghost.car,
+        environment=recording.environment,
+        race_time_ms=ghost.race_time_ms,
+    )
     race = race_of_ghost(ghost, name, map_uid, with_respawns=select.with_respawns)
     if not ghost.validated_map_uid:
         _refuse_other_start(ghost, recording.ghosts[0])
@@ -284,7 +322,7 @@ def _usable(recording: Recording, ghost: Ghost, name: str, which: str, select: S
     medals = found.header.medals_ms[::-1] if found else ()
     title, medals_ms = (found and plain_text(found.header.map_name)) or map_uid, medals if are_medals(medals) else ()
     has_respawns = bool(ghost.respawns) or jump is not None
-    return _Usable(race, driven, which, title, medals_ms, blocks_of(found), has_respawns)
+    return _Usable(race, which, _Road(driven, title, medals_ms, blocks_of(found), has_respawns))
 
 
 def _refuse_other_start(ghost: Ghost, recorded: Ghost) -> None:
@@ -332,12 +370,6 @@ def plain_text(name: str) -> str:
     return _CODES.sub(r"\1", name).strip()
 
 
-def _race_id(controls: np.ndarray, state: np.ndarray) -> str:
-    """Derives the race id from the content, so that the same race in another file has the same id."""
-    digest = hashlib.sha256(np.ascontiguousarray(controls).tobytes() + np.ascontiguousarray(state).tobytes())
-    return f"recording-{digest.hexdigest()[:16]}"
-
-
 def _choose_map(uids: Sequence[str], wanted: str | None, quarantine: Sequence[QuarantinedFile]) -> str:
     counts = Counter(uids)
     if wanted is None and counts:
@@ -359,21 +391,37 @@ def _choose_map(uids: Sequence[str], wanted: str | None, quarantine: Sequence[Qu
     raise error
 
 
-def _track(uid: str, races: Sequence[_Usable]) -> tuple[Track | None, dict[str, UnusablePathError]]:
-    """Builds the track of a map from its races without respawns, or from all if every race has respawns.
-
-    Drops races that prevent a track, until one can be built.
+def _track(uid: str, races: Sequence[_Usable]) -> tuple[Track | None, dict[str, UnusableRecordingError]]:
+    """Chooses the track of a map: that of the game's recordings if they yield one, else the one that drives bring.
 
     Returns:
         The track (None if no race yields one), and an error by id for each dropped race.
     """
-    useless: dict[str, UnusablePathError] = {}
-    while left := [found for found in races if found.race.race_id not in useless]:
-        whole = [found for found in left if not found.has_respawns] or left
-        track = _track_or_error(uid, whole)
+    told = {found.race.race_id: found.road for found in races if isinstance(found.road, _Road)}
+    brought = {found.race.race_id: found.road for found in races if isinstance(found.road, Track)}
+    track, useless = _driven_track(uid, told)
+    if track is not None or not brought:
+        return track, useless
+    shapes = {race_id: geometry_hash(track) for race_id, track in brought.items()}
+    shape, _ = Counter(shapes.values()).most_common(1)[0]
+    message = f"its track is another than that of most drives on {uid}, which has the same UID"
+    other = OtherShapeError(message, hint="Drive on the present track, or take the drives on the other one away.")
+    useless |= {race_id: other for race_id, own in shapes.items() if own != shape}
+    return next(track for race_id, track in brought.items() if shapes[race_id] == shape), useless
+
+
+def _driven_track(uid: str, roads: Mapping[str, _Road]) -> tuple[Track | None, dict[str, UnusableRecordingError]]:
+    """Builds the track of a map from its races without respawns, or from all if every race has respawns.
+
+    Drops races that prevent a track, until one can be built. Takes roads, and returns errors, by race id.
+    """
+    useless: dict[str, UnusableRecordingError] = {}
+    while left := {race_id: road for race_id, road in roads.items() if race_id not in useless}:
+        whole = {race_id: road for race_id, road in left.items() if not road.has_respawns} or left
+        track = _track_or_error(uid, list(whole.values()))
         if isinstance(track, Track):
             return track, useless
-        by_itself = {found.race.race_id: _track_or_error(uid, [found]) for found in whole}
+        by_itself = {race_id: _track_or_error(uid, [road]) for race_id, road in whole.items()}
         alone = {race_id: error for race_id, error in by_itself.items() if isinstance(error, TrackError)}
         # If each race alone yields a track, it is unknown which one deviates: all are dropped.
         culprits = alone or dict.fromkeys(by_itself, track)
@@ -382,10 +430,10 @@ def _track(uid: str, races: Sequence[_Usable]) -> tuple[Track | None, dict[str, 
     return None, useless
 
 
-def _track_or_error(uid: str, chosen: Sequence[_Usable]) -> Track | TrackError:
+def _track_or_error(uid: str, chosen: Sequence[_Road]) -> Track | TrackError:
     try:
-        track = track_from_paths(uid, chosen[0].map_name, [found.path for found in chosen], chosen[0].blocks)
-        return replace(track, medals_ms=next((found.medals_ms for found in chosen if found.medals_ms), ()))
+        track = track_from_paths(uid, chosen[0].map_name, [road.path for road in chosen], chosen[0].blocks)
+        return replace(track, medals_ms=next((road.medals_ms for road in chosen if road.medals_ms), ()))
     except TrackError as error:
         return error
 

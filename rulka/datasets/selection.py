@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from typing import Literal
 
 from rulka.datasets.formats.races import QuarantinedFile, Race, RaceDataset
 from rulka.datasets.params import SelectParams
 from rulka.machine.errors import UserError, counted
-from rulka.recordings.alignment import device_of
-from rulka.recordings.model import Ghost, Recording
 
 
 class UnusableRecordingError(UserError):
@@ -37,27 +36,35 @@ class TooSlowError(UnusableRecordingError):
     """The race is too slow compared with the best one on its map."""
 
 
-def refuse_unwanted(recording: Recording, ghost: Ghost, select: SelectParams) -> None:
-    """Checks a single ghost against the filters that need no other races.
+def refuse_unwanted(
+    select: SelectParams, *, device: Literal["keyboard", "analog"], car: str, environment: str, race_time_ms: int | None
+) -> None:
+    """Checks a single race against the filters that need no other races.
+
+    Args:
+        select: the filters.
+        device: input device of the driver.
+        car: name of the car; empty if it is not known.
+        environment: name of the environment.
+        race_time_ms: race time; None without a finish.
 
     Raises:
         UnusableRecordingError: if it fails a filter; the subclass says which.
     """
-    device = device_of(ghost)
     if select.device not in ("any", device):
         message = f"driven with {device} inputs, {select.device} is wanted"
         raise OtherDeviceError(message, hint="Set races.select.device in params.yaml to any to use both.")
-    if select.car is not None and ghost.car not in ("", select.car):  # the oldest games name no car
-        message = f"driven with the car {ghost.car!r}, {select.car!r} is wanted"
+    if select.car is not None and car not in ("", select.car):  # the oldest games name no car
+        message = f"driven with the car {car!r}, {select.car!r} is wanted"
         simulated = "Only the StadiumCar of TrackMania Forever and United is simulated."
         raise OtherCarError(message, hint=f"{simulated} Set races.select.car in params.yaml to null to use any car.")
     wanted = select.environment
-    if wanted is not None and recording.environment.casefold() != wanted.casefold():
-        message = f"driven in the environment {recording.environment!r}, {wanted!r} is wanted"
+    if wanted is not None and environment.casefold() != wanted.casefold():
+        message = f"driven in the environment {environment!r}, {wanted!r} is wanted"
         raise OtherEnvironmentError(message, hint="Set races.select.environment in params.yaml to null to use any.")
-    race_s = (ghost.race_time_ms or 0) / 1000
+    race_s = (race_time_ms or 0) / 1000
     least, most = select.min_race_s or 0.0, select.max_race_s or math.inf
-    if ghost.race_time_ms is not None and not least <= race_s <= most:
+    if race_time_ms is not None and not least <= race_s <= most:
         message = f"the race takes {race_s:.2f} s, outside of {select.min_race_s} to {select.max_race_s} s"
         raise DurationError(message, hint="Change races.select.min_race_s or max_race_s in params.yaml.")
 

@@ -10,12 +10,43 @@ from typing import Any
 
 from rulka.contracts.actions import TICK_MS
 from rulka.datasets import from_recordings as reading
+from rulka.datasets.drives import (
+    ENVIRONMENT,
+    SAMPLE_TICKS,
+    DriveFileError,
+    device_of_controls,
+    read_drive,
+)
+from rulka.datasets.drives import SUFFIX as DRIVE_SUFFIX
 from rulka.datasets.formats.races import QuarantinedFile, Race
 from rulka.datasets.recovery import DECISIONS_PER_S
 from rulka.params import PARAMS_FILE, Params, read_params, reference_params
+from rulka.recordings.model import Ghost
+from rulka.recordings.summary import facts_of, inspect_file
+from rulka.stages.folders import utf8_path
 
 PRETRAINED_PER_S, CLONED_PER_S, LABELLED_PER_S = 2_500, 2_000, 800
 """Frames per second of Levels 0 and 1, in float32, and of the planner as adviser, on one core; rough."""
+
+
+def inspect_recording(path: Path) -> dict[str, Any]:
+    """Summarises a recording of the game, or a drive file, which is of kind `drive`; see `inspect_file`.
+
+    The summary of a drive is that of its only ghost; states count as samples, ticks as inputs.
+    """
+    if not path.name.lower().endswith(DRIVE_SUFFIX):
+        return inspect_file(path)
+    try:
+        race, track = read_drive(path)
+    except DriveFileError as error:
+        problem = {"error": f"{type(error).__name__}: {error}", "hint": error.hint or None}
+        return facts_of(Ghost(), utf8_path(path.name), "drive") | problem | {"ghosts": []}
+    ghost = Ghost(race.player, race.player, race.car, race_time_ms=race.race_time_ms, respawns=0)
+    ghost.checkpoint_times_ms, ghost.num_inputs = race.checkpoint_times_ms, race.num_ticks
+    facts = facts_of(ghost, utf8_path(path.name), "drive", race.map_uid, ENVIRONMENT, track.name)
+    facts |= {"num_samples": len(race.state), "sample_period_ms": SAMPLE_TICKS * TICK_MS, "input_lag_ticks": 0}
+    facts |= {"device": device_of_controls(race.controls)}
+    return facts | {"ghosts": [facts]}
 
 
 def describe_folder(folder: Path, summaries: Sequence[Mapping[str, Any]]) -> str:
@@ -23,12 +54,12 @@ def describe_folder(folder: Path, summaries: Sequence[Mapping[str, Any]]) -> str
 
     Args:
         folder: folder of recordings, read with the parameters of the project, or those of the package outside of one.
-        summaries: of each file in it, from `inspect_file`.
+        summaries: of each file in it, from `inspect_recording`.
     """
     from pandas import DataFrame
 
     params = read_params() if PARAMS_FILE.exists() else reference_params()
-    files, settings = reading.find_recordings(folder), params.races
+    files, settings = reading.find_recordings(folder, with_drives=True), params.races
     races, main = (), None
     try:
         dataset = reading.read_race_dataset(folder, files, settings.map_uid, settings.select, lambda: None)

@@ -28,26 +28,26 @@ def inspect_file(path: Path | str) -> dict[str, Any]:
         empty, any other missing value None.
     """
     file = utf8_path(Path(path).name)
-    summary = _facts(Ghost(), file, "unknown") | {"ghosts": []}
+    summary = facts_of(Ghost(), file, "unknown") | {"ghosts": []}
     try:
         header = read_header(path)
         told = Ghost(header.login, race_time_ms=header.race_time_ms, respawns=header.respawns, stunts=header.stunts)
-        summary |= _facts(told, file, header.kind, header.map_uid, header.environment)
+        summary |= facts_of(told, file, header.kind, header.map_uid, header.environment)
         if header.kind == "map":
             summary |= _map_facts(read_map(path))
         else:
             found = read_recording(path)
             inside = embedded_map(found)
             about = file, found.kind, found.map_uid, found.environment, inside.header.map_name if inside else ""
-            summary["ghosts"] = [_facts(ghost, *about) for ghost in found.ghosts]
-            summary |= summary["ghosts"][0] if found.ghosts else _facts(told, *about)
+            summary["ghosts"] = [facts_of(ghost, *about) for ghost in found.ghosts]
+            summary |= summary["ghosts"][0] if found.ghosts else facts_of(told, *about)
     except RecordingError as error:
         summary |= _problem(error)
         summary["map_uid"] = summary["map_uid"] or getattr(error, "map_uid", "")
     return summary
 
 
-def _facts(
+def facts_of(
     ghost: Ghost, file: str, kind: str, map_uid: str = "", environment: str = "", map_name: str = ""
 ) -> dict[str, Any]:
     """Returns the fields of a ghost, with any contradiction in it, for which stage `races` rejects it too."""

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from rulka.contracts.actions import TICK_MS, action_table
 from rulka.contracts.artifacts import META_FILE
+from rulka.datasets.drives import SUFFIX as DRIVE_SUFFIX
+from rulka.datasets.drives import read_drive
 from rulka.datasets.formats.races import META_FILE as RACES_META_FILE
 from rulka.datasets.formats.races import load_races
 from rulka.datasets.from_recordings import blocks_of, find_recordings, map_name, plain_text
@@ -43,8 +45,8 @@ from rulka.video.race_video import VideoRace
 
 MAX_GHOSTS = 32
 SOURCES = (
-    "Name a .Gbx recording, a folder of them, an agent such as data/agent, data/races, a reference lap, or the folder"
-    " of a training that has begun, such as runs/train."
+    "Name a recording, a folder of them, an agent such as data/agent, data/races, a reference lap, or the folder of a"
+    " training that has begun, such as runs/train."
 )
 LAP_SUFFIX = ".txt"
 LEFT_TO_RIGHT = "\N{LEFT-TO-RIGHT MARK}"
@@ -61,6 +63,7 @@ class Sources:
 
     first: Path
     recordings: list[Path]
+    drives: list[Path]
     agents: list[Path]
     datasets: list[Path]
     laps: list[Path]
@@ -74,9 +77,9 @@ def sort_sources(sources: Sequence[Path]) -> Sources:
     """
     if not sources:
         raise UserError("nothing is named to watch", hint=SOURCES)
-    found = Sources(sources[0], [], [], [], [])
+    found = Sources(sources[0], [], [], [], [], [])
     for source in sources:
-        inside = find_recordings(source) if source.is_dir() else []
+        inside = find_recordings(source, with_drives=True) if source.is_dir() else []
         if (source / RACES_META_FILE).is_file() and (source / "races.parquet").is_file():
             found.datasets.append(source)
         elif (source / META_FILE).is_file() or is_guest(source):
@@ -86,7 +89,8 @@ def sort_sources(sources: Sequence[Path]) -> Sources:
         elif (LAPS_DIR / f"{source}{LAP_SUFFIX}").is_file():
             found.laps.append(LAPS_DIR / f"{source}{LAP_SUFFIX}")
         elif inside or source.is_file():
-            found.recordings.extend(inside or [source])
+            for path in inside or [source]:
+                (found.drives if path.name.endswith(DRIVE_SUFFIX) else found.recordings).append(path)
         else:
             raise UserError(f"{source} is nothing to watch", hint=SOURCES)
     return found
@@ -112,6 +116,10 @@ def gather(found: Sources, params: Params, track: str | None, num_races: int, de
     if found.recordings:
         driven_on, recorded = recorded_races(found.recordings)
         where, races = _same(where, driven_on), races + recorded
+    for path in found.drives:
+        driven, road = read_drive(path)
+        where = _same(where, road)
+        races += [(plain_text(driven.player), result) for result in demonstration_results([driven], where)]
     for folder in found.datasets:
         dataset = load_races(folder)
         where = _same(where, dataset.main_track)

@@ -93,9 +93,9 @@ def test_inspect_tells_of_files_folders_and_what_is_wrong_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("recordings inspect") == 1
-    assert capsys.readouterr().err.startswith("error: name a Gbx file, or a folder of them")
+    assert capsys.readouterr().err.startswith("error: name a recording, or a folder of them")
     assert call(f"recordings inspect {tmp_path}") == 1
-    assert capsys.readouterr().err == f"error: no Gbx file is in {tmp_path}\n"
+    assert capsys.readouterr().err == f"error: no recording is in {tmp_path}\n"
     broken = tmp_path / "a.Replay.Gbx"
     broken.write_bytes(b"not a recording")
     assert call(f"recordings inspect {broken} --json") == 1

@@ -1,6 +1,6 @@
 """The race dataset, `data/races`: driver, map, inputs and car states of every race.
 
-    races.parquet       one row per race: race_id, source ("recording" or "driver"), file, player, map_uid,
+    races.parquet       one row per race: race_id, source ("recording", "drive" or "driver"), file, player, map_uid,
                         race_time_ms, is_finished, num_ticks, checkpoint_times_ms, seed (of the driver), car
     ticks.parquet       one row per 10 ms tick: race_id, time_ms, steer, gas, brake. The row acts on the car from
                         `time_ms` on, for every source: inputs of recordings are aligned with the car's states.
@@ -17,6 +17,7 @@ sorted by race and time.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -43,7 +44,9 @@ SCHEMA_VERSION = 3
 META_FILE = "meta.json"
 TABLES = ("races.parquet", "ticks.parquet", "states.parquet", "quarantine.parquet")
 
-Source = Literal["recording", "driver", "recovery"]
+Source = Literal["recording", "drive", "driver", "recovery"]
+PERSONS = ("recording", "drive")
+"""Sources of races that people drove."""
 
 
 CAR_COLUMNS = [
@@ -81,7 +84,8 @@ class Race:
 
     Attributes:
         race_id: unique and stable: the same recording or seed always has the same id.
-        source: who drove: "recording" a person, "driver" the built-in driver, "recovery" a disturbed simulated race.
+        source: who drove: "recording" a person in the game, "drive" a person in the simulator, "driver" the built-in
+            driver, "recovery" a disturbed simulated race.
         file: name of the recording inside `data/recordings`, which can hold several races; empty for the driver.
         player: nickname; empty for the driver.
         map_uid: UID of the track.
@@ -225,6 +229,12 @@ class _Meta(BaseModel, extra="allow"):
     main_track: str
     tracks: list[str] = Field(min_length=1)
     checksums: dict[str, str]
+
+
+def content_id(source: Source, controls: NDArray[np.float32], state: NDArray[np.float32]) -> str:
+    """Returns the id of a race from its inputs and states: the same race in another file has the same id."""
+    digest = hashlib.sha256(np.ascontiguousarray(controls).tobytes() + np.ascontiguousarray(state).tobytes())
+    return f"{source}-{digest.hexdigest()[:16]}"
 
 
 def track_path(folder: Path, uid: str) -> Path:
