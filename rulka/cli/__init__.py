@@ -20,7 +20,7 @@ from rulka.machine.terminal import escape_logs, keep_telling, say, tell
 from rulka.stages.stage import EXIT_INTERRUPTED, EXIT_USER_ERROR
 
 ABOUT = "Teach a car to race. `rulka --version` says which version this is."
-SERVERS = ("up", "dashboard", "game", "watch")
+SERVERS = ("up", "dashboard", "drive", "game", "watch")
 """Commands that run until the user ends them; they get no still-working messages."""
 EXIT_USAGE = 2
 """Exit code of the parser for an invalid command line."""

@@ -1,13 +1,16 @@
-"""Commands that race: a single evaluation, the nightly evaluation, videos, and what a race could gain."""
+"""Commands that race: a single evaluation, the nightly evaluation, videos, a person's drive, what a race could gain."""
 
 from __future__ import annotations
 
 import datetime
+import os
 import sys
+import webbrowser
 from contextlib import suppress
 from pathlib import Path
 
 from rulka.cli.options import AsJson, DeviceName, TrackName, TrackNames, report, say
+from rulka.machine.ports import DRIVE_PORT
 from rulka.stages.folders import KEPT_AGENTS, NIGHTS, TRAINING_RUNS
 from rulka.stages.outputs import check_file
 
@@ -122,6 +125,35 @@ def watch(
         check_file(out, ".mp4")
     found = [_named_source(source) for source in sources]
     say(show_races(found, read_params(), track=track, num_races=races, out=out, device=device))
+
+
+def drive(track: TrackName = None, /, port: int = DRIVE_PORT, browser: bool = True) -> None:
+    """Drive yourself in a browser, by keys or gamepad; every finished race is kept in data/recordings.
+
+    The stage `races` reads these races as it reads recordings of the game. Ctrl-C ends it.
+
+    Example: `rulka drive copper-oval`
+
+    Args:
+        track: slug, uid or file of a track, or a Gbx file, whose race is the ghost; if omitted, the main track of
+            data/races, or without one copper-oval.
+        port: port to listen on; 0 takes any free one.
+        browser: open the page in a browser, if there is a screen; its address is printed in any case.
+    """
+    from rulka.dashboard.app import serve
+    from rulka.dashboard.drive_page import make_page
+    from rulka.params import read_params
+
+    page = make_page(track, read_params())
+    serve(port, "drive", _say_and_open if browser else say, drive=page)
+
+
+def _say_and_open(line: str) -> None:
+    """Prints a line, and opens the address that it begins with."""
+    say(line)
+    # Without a screen, some systems would open a browser of text in this terminal.
+    if sys.platform != "linux" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):
+        webbrowser.open(line.split()[0])
 
 
 def coach(

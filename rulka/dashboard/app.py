@@ -16,11 +16,12 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 
 from rulka.dashboard import history, laps
+from rulka.dashboard.drive_page import MAX_MESSAGE_BYTES, DrivePage
 from rulka.dashboard.runs import AXES, MAIN, Runs
 from rulka.machine.errors import UserError
 from rulka.machine.ports import check_port
@@ -32,6 +33,7 @@ HOSTS = [HOST, "localhost"]
 """Accepted Host headers: a foreign name that was made to resolve to this machine is refused (DNS rebinding)."""
 HERE = Path(__file__).parent
 PAGES = {"/runs": "Training", "/live": "Live", "/replay": "Replay", "/nights": "Nights"}
+DRIVE = "/drive"
 HEADERS = {
     # Blocks all foreign content, even if a name in a recording injects markup; plotly needs inline styles.
     "Content-Security-Policy": (
@@ -62,43 +64,53 @@ def open_port(port: int) -> socket.socket:
         raise UserError(message, hint="Name another one with --port, or 0 for any.") from error
 
 
-def make_server(runs: Runs | None = None) -> uvicorn.Server:
-    """Returns a server that prints nothing; start it with `run([socket])`. For `runs` see `make_app`."""
+def make_server(runs: Runs | None = None, drive: DrivePage | None = None) -> uvicorn.Server:
+    """Returns a server that prints nothing; start it with `run([socket])`. For its arguments see `make_app`."""
     config = uvicorn.Config(
-        make_app(runs), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2
+        make_app(runs, drive),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=2,
+        ws_max_size=MAX_MESSAGE_BYTES,
+        ws_per_message_deflate=False,  # pictures are compressed
     )
     return uvicorn.Server(config)
 
 
-def serve(port: int, address: str, say: Callable[[str], None], runs: Path | None = None) -> None:
+def serve(
+    port: int, address: str, say: Callable[[str], None], runs: Path | None = None, drive: DrivePage | None = None
+) -> None:
     """Serves the dashboard until Ctrl-C.
 
     Args:
         port: port to listen on; 0 takes any free one.
         address: path of the page to announce.
-        say: receives the URL.
+        say: receives the URL, and what to do, as one line.
         runs: folder of the training runs to show; None shows this project's.
+        drive: races of a person to add as a page; None for none.
 
     Raises:
         UserError: if the port is taken or not valid.
     """
     with open_port(port) as door:
-        server = make_server(None if runs is None else Runs(runs, with_agents=False))
+        server = make_server(None if runs is None else Runs(runs, with_agents=False), drive)
         say(f"http://{HOST}:{door.getsockname()[1]}/{address}  (Ctrl-C ends)")
         server.run([door])
 
 
-def make_app(runs: Runs | None = None) -> Starlette:
+def make_app(runs: Runs | None = None, drive: DrivePage | None = None) -> Starlette:
     """Returns the application.
 
     Args:
         runs: training runs to show; None shows this project's.
+        drive: races of a person to add as a page; None for none.
     """
     # plotly.js is served from plotly's wheel, the report's styles from `rulka.report`.
     static = StaticFiles(directory=HERE / "static", packages=[("plotly", "package_data"), ("rulka.report", "template")])
     runs = runs or Runs()
-    pages = Pages(runs)
-    routes = [
+    pages = Pages(runs, drive)
+    routes: list[BaseRoute] = [
         Route("/", lambda _: RedirectResponse("/runs")),
         Route("/runs", pages.runs),
         Route("/curves.json", pages.curves),
@@ -113,6 +125,8 @@ def make_app(runs: Runs | None = None) -> Starlette:
         Route("/evaluation/{name}", pages.evaluation_file),
         Mount("/static", static),
     ]
+    if drive is not None:
+        routes += [Route(DRIVE, pages.drive), WebSocketRoute(f"{DRIVE}/socket", drive.connect)]
     return Starlette(
         routes=routes,
         middleware=[
@@ -133,11 +147,13 @@ async def _with_headers(request: Request, answer: Callable[[Request], Awaitable[
 class Pages:
     """Request handlers. They read files, so they are plain functions, which Starlette runs in threads."""
 
-    def __init__(self, runs: Runs) -> None:
-        self._runs = runs
+    def __init__(self, runs: Runs, drive: DrivePage | None) -> None:
+        self._runs, self._drive = runs, drive
         environment = templates(HERE / "template")
         environment.filters["moment"] = moment
-        environment.globals |= {"pages": PAGES, "project": Path.cwd().name}
+        environment.globals |= {"project": Path.cwd().name, "pages": PAGES, "command": "rulka dashboard"}
+        if drive is not None:
+            environment.globals |= {"pages": {DRIVE: "Drive", **PAGES}, "command": "rulka drive"}
         self._templates = Jinja2Templates(env=environment)
 
     def runs(self, request: Request) -> Response:
@@ -163,6 +179,11 @@ class Pages:
     def nights(self, request: Request) -> Response:
         """The nightly evaluations."""
         return self._page(request, "nights.html", nights=history.nights(), records=history.records())
+
+    def drive(self, request: Request) -> Response:
+        """The driver's seat."""
+        assert self._drive is not None
+        return self._page(request, "drive.html", track=self._drive.track, medals=self._drive.medals)
 
     def curves(self, request: Request) -> Response:
         """One metric of all training runs, as JSON."""

@@ -23,7 +23,7 @@ from rulka.machine.errors import UserError
 from rulka.machine.progress import Progress
 from rulka.simulator.params import CameraParams
 from rulka.simulator.render import POSE_SIZE, FrameRenderer, camera_array, render_rgb
-from rulka.simulator.scene import bake_scene
+from rulka.simulator.scene import Scene, bake_scene
 from rulka.video.hud import HudTexts, Minimap, draw_hud, split_at
 from rulka.video.motion import Moment, Motion
 
@@ -94,6 +94,30 @@ def frame_times_ms(duration_ms: int, fps: int) -> NDArray[np.float64]:
     return np.clip((np.arange(num_frames) / fps - BEFORE_START_S) * 1000.0, 0.0, duration_ms)
 
 
+def draw_race(
+    scene: Scene, pose: NDArray[np.float32], zone_index: int, width: int, height: int, ghosts: NDArray[np.float32]
+) -> NDArray[np.uint8]:
+    """Draws the followed car, and ghosts through which it shows.
+
+    Args:
+        scene: from `bake_scene`.
+        pose: [12] position and rotation of the car.
+        zone_index: its zone.
+        width: pixels.
+        height: pixels.
+        ghosts: [M, 12] poses of the ghosts; M may be 0, which takes half the time.
+
+    Returns:
+        [H, W, 3] uint8.
+    """
+    frame = render_rgb(scene, pose, zone_index, width, height)
+    if len(ghosts):
+        with_ghosts = render_rgb(scene, pose, zone_index, width, height, ghosts)
+        # Mean of both images.
+        frame = (frame & with_ghosts) + ((frame ^ with_ghosts) >> np.uint8(1))
+    return frame
+
+
 class _Renderer:
     """Renders the frame at any race time; thread-safe."""
 
@@ -115,12 +139,7 @@ class _Renderer:
         moment = self._motion.at(time_ms)
         others = np.array([ghost.at(time_ms).pose for ghost in self._ghosts], np.float32).reshape(-1, POSE_SIZE)
         width, height = self._size
-        frame = render_rgb(self._scene, moment.pose, moment.zone_index, width, height)
-        if len(others):
-            with_ghosts = render_rgb(self._scene, moment.pose, moment.zone_index, width, height, others)
-            # Mean of both images, so that the followed car shows through the ghosts.
-            frame = (frame & with_ghosts) + ((frame ^ with_ghosts) >> np.uint8(1))
-        image = Image.fromarray(frame)
+        image = Image.fromarray(draw_race(self._scene, moment.pose, moment.zone_index, width, height, others))
         rival = self._ghosts[0].race if self._ghosts else None
         split = split_at(self._motion.race, rival, moment.time_ms)
         draw_hud(image, self._texts, moment, split, self._seen(moment))

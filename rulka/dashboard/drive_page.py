@@ -1,0 +1,282 @@
+"""Joins a person's races with a browser: a websocket takes controls and sends pictures.
+
+The page sends JSON: `{"kind": "drive", "steer": -1..1, "gas": 0..1, "brake": 0..1}`, `{"kind": "restart"}`,
+`{"kind": "name", "name": ...}`, `{"kind": "keep"}`. It gets a state as JSON and then a JPEG that shows it, 30 times a
+second. The first tab drives, others watch. Every finished race is kept, an unfinished one on request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+from PIL import Image
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from rulka.contracts.stored import checked
+from rulka.dashboard.driving import Driving, Ghost, Phase, Shot, TickClock
+from rulka.datasets.drives import Recorder, check_player, save_drive
+from rulka.datasets.formats.races import META_FILE, Race, load_main_track
+from rulka.datasets.from_recordings import SUFFIX as GAME_SUFFIX
+from rulka.evaluation.race import EvaluationRaces, find_reference_race
+from rulka.evaluation.results import best_race
+from rulka.machine.errors import UserError
+from rulka.operations.tracks import tracks_to_race_on
+from rulka.params import Params
+from rulka.reference.medals import medals_of
+from rulka.simulator.scene import bake_scene
+from rulka.stages.folders import RACES, RECORDINGS
+from rulka.stages.outputs import check_folder
+from rulka.tracks.campaign import campaign_track
+from rulka.tracks.track import Track
+from rulka.video.race_video import draw_race
+from rulka.video.sources import recorded_races
+
+WIDTH, HEIGHT, FPS = 640, 360, 30
+JPEG_QUALITY = 85
+MAX_MESSAGE_BYTES = 256
+MAX_MESSAGES_PER_S = 200
+MAX_TABS = 8
+FIRST_TRACK = "copper-oval"
+REFUSED = 1008
+"""Close code of a websocket for a violated rule."""
+
+
+class MessageError(UserError):
+    """A tab broke a rule of the connection, which ends with it."""
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Drive(_Message):
+    kind: Literal["drive"]
+    steer: float = Field(ge=-1.0, le=1.0)
+    gas: float = Field(ge=0.0, le=1.0)
+    brake: float = Field(ge=0.0, le=1.0)
+
+
+class _Name(_Message):
+    kind: Literal["name"]
+    name: str
+
+
+class _Order(_Message):
+    kind: Literal["restart", "keep"]
+
+
+class _AnyMessage(RootModel[_Drive | _Name | _Order]):
+    root: _Drive | _Name | _Order = Field(discriminator="kind")
+
+
+class DrivePage:
+    """The races of one person, and the tabs that show them.
+
+    Everything runs in one event loop; drawing and saving run in threads. Without a tab, nothing runs.
+
+    Attributes:
+        track: the track.
+        medals: its medal times; None if it has none.
+    """
+
+    def __init__(
+        self, driving: Driving, keep: Callable[[Race], Path], *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Begins before the first race.
+
+        Args:
+            driving: the races.
+            keep: writes a race, and returns the file.
+            now: clock of wall time, in seconds.
+        """
+        self.track, self.medals = driving.recorder.track, driving.medals
+        self._driving, self._keep, self._now = driving, keep, now
+        self._scene = bake_scene(self.track)
+        self._tabs: list[WebSocket] = []
+        self._work: list[asyncio.Task[None]] = []
+        self._keeping: set[asyncio.Task[None]] = set()
+        self._is_kept = False
+        self._player, self._kept, self._problem = "driver", "", ""
+
+    async def connect(self, tab: WebSocket) -> None:
+        """Serves a tab until it closes or breaks a rule."""
+        # Any page of the web may open a websocket to this machine; browsers say of which server it is.
+        if tab.headers.get("origin") != f"http://{tab.headers.get('host')}":
+            await tab.close(REFUSED)
+            return
+        await tab.accept()
+        if len(self._tabs) == MAX_TABS:
+            await _refuse(tab, f"{MAX_TABS} tabs show these races, no more are served")
+            return
+        self._enter(tab)
+        showing = asyncio.create_task(self._show(tab))
+        try:
+            await self._obey(tab)
+        except MessageError as error:
+            showing.cancel()
+            await _refuse(tab, str(error))
+        finally:
+            showing.cancel()
+            self._leave(tab)
+
+    def _enter(self, tab: WebSocket) -> None:
+        self._tabs.append(tab)
+        if len(self._tabs) == 1:
+            self._clock = TickClock(self._now())
+            self._next = asyncio.get_running_loop().create_future()
+            self._work = [asyncio.create_task(self._run()), asyncio.create_task(self._paint())]
+
+    def _leave(self, tab: WebSocket) -> None:
+        if tab is self._tabs[0]:
+            self._driving.pause()
+        self._tabs.remove(tab)
+        if not self._tabs:
+            for task in self._work:
+                task.cancel()
+
+    async def _obey(self, tab: WebSocket) -> None:
+        """Does what a tab asks for, until it closes.
+
+        Raises:
+            MessageError: if a message breaks a rule.
+        """
+        at_s: deque[float] = deque(maxlen=MAX_MESSAGES_PER_S)
+        while (received := await tab.receive())["type"] != "websocket.disconnect":
+            now_s, text = self._now(), received.get("text")
+            if len(at_s) == MAX_MESSAGES_PER_S and now_s - at_s[0] < 1.0:
+                raise MessageError(f"more than {MAX_MESSAGES_PER_S} messages in a second")
+            at_s.append(now_s)
+            if text is None or len(text) > MAX_MESSAGE_BYTES:
+                raise MessageError(f"a message is JSON of at most {MAX_MESSAGE_BYTES} characters")
+            message = checked(text.encode(errors="replace"), _AnyMessage, "a message", MessageError).root
+            if tab is not self._tabs[0]:
+                raise MessageError("another tab drives, this one watches")
+            self._do(message)
+
+    def _do(self, message: _Drive | _Name | _Order) -> None:
+        driving = self._driving
+        if isinstance(message, _Drive):
+            driving.set_controls(message.steer, message.gas, message.brake)
+        elif isinstance(message, _Name):
+            try:
+                self._player, self._problem = check_player(message.name), ""
+            except UserError as error:
+                self._problem = error.for_people()
+        elif message.kind == "restart":
+            driving.restart()
+            self._is_kept, self._kept, self._problem = False, "", ""
+        elif self._is_offered():
+            self._keep_race()
+
+    def _is_offered(self) -> bool:
+        """True if there is an unfinished race that may be kept on request."""
+        return self._driving.phase in (Phase.OFF_TRACK, Phase.TOO_LONG) and not self._is_kept
+
+    async def _run(self) -> None:
+        """Runs all ticks that are due, a hundred times a second."""
+        while True:
+            for _ in range(self._clock.due(self._now())):
+                if self._driving.tick() and self._driving.phase is Phase.FINISHED:
+                    self._keep_race()
+            await asyncio.sleep(self._clock.wait_s(self._now()))
+
+    def _keep_race(self) -> None:
+        self._is_kept = True
+        task = asyncio.create_task(self._write(self._driving.recorder.race(self._player)))
+        self._keeping.add(task)
+        task.add_done_callback(self._keeping.discard)
+
+    async def _write(self, race: Race) -> None:
+        try:
+            path = await asyncio.to_thread(self._keep, race)
+            self._kept = path.as_posix()
+        except UserError as error:
+            self._problem = error.for_people()
+
+    async def _paint(self) -> None:
+        """Draws the present state, `FPS` times a second, for all tabs."""
+        loop = asyncio.get_running_loop()
+        while True:
+            next_s = loop.time() + 1.0 / FPS
+            state = self._driving.state() | {
+                "pace": round(self._clock.pace, 2),
+                "player": self._player,
+                "kept": self._kept,
+                "is_offered": self._is_offered(),
+                "problem": self._problem,
+            }
+            picture = await asyncio.to_thread(self.picture, self._driving.shot())
+            shown, self._next = self._next, loop.create_future()
+            shown.set_result((state, picture))
+            await asyncio.sleep(max(0.0, next_s - loop.time()))
+
+    def picture(self, shot: Shot) -> bytes:
+        """Returns a JPEG of `WIDTH` x `HEIGHT` pixels."""
+        # JPEG takes 0.8 ms, WebP 5 ms and PNG 8 ms; on loopback, size does not matter.
+        frame, file = draw_race(self._scene, shot.pose, shot.zone_index, WIDTH, HEIGHT, shot.ghosts), io.BytesIO()
+        Image.fromarray(frame).save(file, "JPEG", quality=JPEG_QUALITY)
+        return file.getvalue()
+
+    async def _show(self, tab: WebSocket) -> None:
+        """Sends every new picture, or as many as the tab takes."""
+        with suppress(WebSocketDisconnect, RuntimeError):  # `_obey` learns of it, too
+            while True:
+                state, picture = await asyncio.shield(self._next)
+                await tab.send_json(state | {"drives": tab is self._tabs[0]})
+                await tab.send_bytes(picture)
+
+
+async def _refuse(tab: WebSocket, reason: str) -> None:
+    with suppress(WebSocketDisconnect, RuntimeError):  # it may be gone
+        await tab.send_json({"refused": reason})
+        await tab.close(REFUSED)
+
+
+def make_page(name: str | None, params: Params) -> DrivePage:
+    """Prepares races on a track, with a ghost if there is one, that are kept in `data/recordings`.
+
+    Args:
+        name: slug, UID or file of a track, or a `.Gbx` file, whose fastest race is the ghost; None for the main track
+            of `data/races`, or without one for `FIRST_TRACK`.
+        params: settings of races.
+
+    Raises:
+        UserError: if there is no such track or it cannot be drawn, a file is damaged, or nothing can be written into
+            `data/recordings`.
+    """
+    track, ghost, lap_ms = _road(name, params)
+    check_folder(RECORDINGS).mkdir(exist_ok=True)
+    driving = Driving(track, params.simulator, ghost, medals_of(track, lap_ms))
+    page = DrivePage(driving, partial(save_drive, RECORDINGS, track=track, simulator=params.simulator))
+    # Compiling kernels later would stop the clock for seconds.
+    page.picture(driving.shot())
+    recorder = Recorder(track, params.simulator)
+    recorder.tick((0.0, 1.0, 0.0))
+    with TemporaryDirectory() as folder:
+        save_drive(Path(folder), recorder.race("driver"), track, params.simulator)
+    return page
+
+
+def _road(name: str | None, params: Params) -> tuple[Track, Ghost | None, int | None]:
+    """Returns the track, the ghost, and the time of the reference lap; the latter two None without one."""
+    if name is not None and name.lower().endswith(GAME_SUFFIX):
+        track, races = recorded_races([Path(name)])
+        label = {id(race): driver for driver, race in races}
+        best = best_race([race for _, race in races if race.is_finished])
+        return track, Ghost(best, label[id(best)]) if best else None, None
+    if name is not None:
+        (track, *_) = tracks_to_race_on([name], params)
+    else:
+        track = load_main_track(RACES) if (RACES / META_FILE).is_file() else campaign_track(FIRST_TRACK)
+    lap = find_reference_race(RACES, EvaluationRaces.of(track, params))
+    return track, Ghost(lap, "reference lap") if lap else None, lap.time_ms if lap else None

@@ -1,0 +1,305 @@
+"""The driver's seat over Starlette's client: messages, tabs, saving and refusals, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient, WebSocketTestSession
+from starlette.websockets import WebSocketDisconnect
+from websockets.sync.client import connect
+
+from rulka.dashboard.app import HOST, make_app, make_server, open_port
+from rulka.dashboard.drive_page import MAX_MESSAGES_PER_S, MAX_TABS, DrivePage, make_page
+from rulka.dashboard.driving import COUNTDOWN_TICKS, Driving
+from rulka.datasets.drives import RedriveError, read_drive, save_drive
+from rulka.datasets.formats.races import RaceDataset, write_races
+from rulka.datasets.from_recordings import find_recordings, read_race_dataset
+from rulka.machine.errors import UserError
+from rulka.params import Params
+from rulka.reference.medals import Medals
+from rulka.stages.folders import RACES, RECORDINGS
+from rulka.tracks.track import TrackError
+from tests.conftest import straight_track
+from tests.dashboard.conftest import lap_of
+from tests.waiting import PATIENCE_S
+
+ADDRESS = "127.0.0.1:8478"
+GAS = {"kind": "drive", "steer": 0, "gas": 1, "brake": 0}
+STEP_S = 0.05
+"""How far the clock moves at once: the most that it catches up with."""
+LIMIT = 5_000
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Tab:
+    """A page, without its script."""
+
+    def __init__(self, socket: WebSocketTestSession, clock: Clock) -> None:
+        self.socket, self._clock = socket, clock
+
+    def send(self, **message: object) -> None:
+        self.socket.send_text(json.dumps(message))
+
+    def look(self) -> dict[str, Any]:
+        """The next state, whose picture is dropped."""
+        state = self.socket.receive_json()
+        if "refused" not in state:
+            self.socket.receive_bytes()
+        return state
+
+    def until(self, condition: Callable[[dict[str, Any]], Any], *, moving: bool = False) -> dict[str, Any]:
+        """Looks until a condition holds; with `moving`, time goes on by a step at each look."""
+        for _ in range(LIMIT):
+            if condition(state := self.look()):
+                return state
+            self._clock.now_s += STEP_S * moving
+        raise AssertionError(state)
+
+    def start(self) -> None:
+        """Begins a race, to the end of its countdown."""
+        self.send(kind="restart")
+        self.until(lambda state: state["phase"] == "countdown")
+        self.until(lambda state: state["phase"] == "racing", moving=True)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def page(project: Path, clock: Clock) -> DrivePage:
+    """Races on a straight road, kept in `data/recordings`."""
+    (project / RECORDINGS).mkdir(parents=True)
+    track, simulator = straight_track(), Params().simulator
+    keep = partial(save_drive, RECORDINGS, track=track, simulator=simulator)
+    return DrivePage(Driving(track, simulator, medals=Medals(1, 2, 20_000, 30_000)), keep, now=clock)
+
+
+@pytest.fixture
+def seat(page: DrivePage, clock: Clock) -> Iterator[Callable]:
+    """Returns a context manager that opens a tab."""
+    with TestClient(make_app(drive=page), base_url=f"http://{ADDRESS}") as client:
+
+        @contextmanager
+        def open_tab(origin: str = f"http://{ADDRESS}") -> Iterator[Tab]:
+            with client.websocket_connect(f"ws://{ADDRESS}/drive/socket", headers={"origin": origin}) as socket:
+                yield Tab(socket, clock)
+
+        yield open_tab
+
+
+def test_the_page_has_the_look_and_the_headers_of_the_others(page: DrivePage) -> None:
+    client = TestClient(make_app(drive=page), base_url=f"http://{ADDRESS}")
+    answer = client.get("/drive")
+    assert '<a href="/drive" aria-current="page">Drive</a>' in answer.text
+    assert "straight &lt;b&gt;road&lt;/b&gt;" in answer.text
+    assert "silver 20.00" in answer.text
+    assert "<code>rulka drive</code> starts it" in answer.text
+    assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+    assert client.get("/static/drive.js").status_code == 200
+    assert client.get("/drive", headers={"host": "evil.example"}).status_code == 400
+    assert TestClient(make_app(), base_url=f"http://{ADDRESS}").get("/drive").status_code == 404
+
+
+def test_a_race_from_the_countdown_to_the_recording(seat: Callable, clock: Clock) -> None:
+    """Every tick of the clock is one of the race, and what was driven is what `races` reads."""
+    with seat() as tab:
+        first = tab.socket.receive_json()
+        assert (first["phase"], first["drives"], first["pace"]) == ("ready", True, 1.0)
+        assert Image.open(io.BytesIO(tab.socket.receive_bytes())).size == (640, 360)
+        tab.send(kind="name", name=" Zoë/.. ")
+        tab.send(kind="restart")
+        tab.until(lambda state: state["phase"] == "countdown")
+        began_s = clock.now_s
+        tab.until(lambda state: state["phase"] == "racing", moving=True)
+        assert round((clock.now_s - began_s) * 100) in range(COUNTDOWN_TICKS, COUNTDOWN_TICKS + 11)
+        tab.send(**GAS)
+        tab.until(lambda state: state["time_ms"] >= 500, moving=True)
+        tab.send(kind="drive", steer=-0.25, gas=1, brake=0)
+        tab.until(lambda state: state["inputs"] == 2, moving=True)
+        tab.send(**GAS)
+        ended = tab.until(lambda state: state["phase"] == "finished", moving=True)
+        assert (ended["medal"], len(ended["splits"]), ended["is_offered"]) == ("silver", 3, False)
+        kept = tab.until(lambda state: state["kept"])["kept"]
+    race, track = read_drive(Path(kept))
+    assert Path(kept).parent == RECORDINGS
+    assert (race.player, race.race_time_ms, track.uid) == ("Zoë/..", ended["time_ms"], "straight")
+    assert set(race.controls[:, 0].tolist()) == {0.0, -0.25}
+    files = find_recordings(RECORDINGS, with_drives=True)
+    dataset = read_race_dataset(RECORDINGS, files, None, Params().races.select, lambda: None)
+    assert [(each.source, each.race_id) for each in dataset.races] == [("drive", race.race_id)]
+    assert dataset.main_track.length_m == track.length_m
+
+
+def test_no_tick_is_left_out_where_the_machine_is_too_slow(seat: Callable, clock: Clock) -> None:
+    """Of a second that comes at once five ticks are driven, and the page is told."""
+    with seat() as tab:
+        tab.start()
+        tab.send(**GAS)
+        time_ms = tab.until(lambda state: state["pace"] == 1.0)["time_ms"]
+        clock.now_s += 1.0
+        state = tab.until(lambda state: state["pace"] < 1.0)
+        assert state["time_ms"] == time_ms + 50
+        assert 0.0 < state["pace"] < 0.8
+
+
+def test_an_unfinished_race_is_kept_when_it_is_asked_for(seat: Callable) -> None:
+    with seat() as tab:
+        tab.send(kind="keep")  # there is none yet
+        for _ in range(2):
+            tab.start()
+            tab.send(kind="drive", steer=1, gas=1, brake=0)
+            ended = tab.until(lambda state: state["phase"] == "left the track", moving=True)
+            assert (ended["is_offered"], ended["kept"]) == (True, "")
+        assert not list(RECORDINGS.iterdir())
+        tab.send(kind="keep")
+        tab.send(kind="keep")  # a second press of the button
+        kept = tab.until(lambda state: state["kept"])
+        assert not kept["is_offered"]
+        assert "unfinished" in kept["kept"]
+    assert [path.as_posix() for path in RECORDINGS.iterdir()] == [kept["kept"]]
+    assert not read_drive(Path(kept["kept"]))[0].is_finished
+
+
+def test_what_cannot_be_kept_is_said(page: DrivePage, seat: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> Path:
+        raise RedriveError("its inputs drive another race")
+
+    monkeypatch.setattr(page, "_keep", refuse)
+    with seat() as tab:
+        tab.send(kind="name", name="a\nb")
+        assert "cannot be the name of a driver" in tab.until(lambda state: state["problem"])["problem"]
+        tab.start()
+        tab.send(**GAS)
+        tab.until(lambda state: state["phase"] == "finished", moving=True)
+        assert tab.until(lambda state: state["problem"])["problem"] == "its inputs drive another race"
+        assert tab.look()["player"] == "driver"
+
+
+def test_a_second_tab_watches_and_takes_over_when_the_first_is_gone(seat: Callable, clock: Clock) -> None:
+    with seat() as other:
+        with seat() as first:
+            assert not first.look()["drives"], "the other one was first"
+        with seat() as watcher:
+            other.start()
+            other.send(**GAS)
+            other.until(lambda state: state["time_ms"] >= 300, moving=True)
+            seen = watcher.until(lambda state: state["time_ms"] >= 300)
+            assert not seen["drives"]
+            other.socket.close()
+            paused = watcher.until(lambda state: state["drives"])
+            assert paused["is_paused"]
+            clock.now_s += STEP_S
+            assert watcher.look()["time_ms"] == paused["time_ms"]
+            watcher.send(**GAS)
+            state = watcher.until(lambda state: state["time_ms"] > paused["time_ms"], moving=True)
+            assert not state["is_paused"]
+
+
+def test_nothing_runs_without_a_tab(page: DrivePage, seat: Callable, clock: Clock) -> None:
+    with seat() as tab:
+        tab.start()
+        tab.send(**GAS)
+        before = tab.until(lambda state: state["time_ms"] >= 300, moving=True)
+    assert all(task.done() or task.cancelling() for task in page._work)
+    clock.now_s += 60.0
+    with seat() as tab:  # as after a reload
+        again = tab.look()
+        assert again["is_paused"]
+        assert again["drives"]
+        assert 0 <= again["time_ms"] - before["time_ms"] <= 50
+        assert again["pace"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ("drive", "a message is damaged: Invalid JSON"),
+        ("[]", "must be an object"),
+        ("[" * 200, "Invalid JSON"),
+        ('{"kind": "fly"}', "must be 'drive', 'name', 'restart' or 'keep' (got 'fly')"),
+        ('{"kind": "restart", "file": "a"}', "restart.file is not a key"),
+        ('{"kind": "drive", "steer": 1.5, "gas": 0, "brake": 0}', "steer: must be less than or equal to 1 (got 1.5)"),
+        ('{"kind": "drive", "steer": NaN, "gas": 0, "brake": 0}', "drive.steer"),
+        ('{"kind": "drive", "steer": "1", "gas": 0, "brake": 0}', "drive.steer: must be a valid number"),
+        ('{"kind": "drive", "steer": 0, "gas": -1, "brake": 0}', "drive.gas"),
+        ('{"kind": "drive", "steer": 0}', "drive.gas is missing"),
+        ('{"kind": "name", "name": "' + "a" * 300 + '"}', "JSON of at most 256 characters"),
+        (b"\x00\x01", "JSON of at most 256 characters"),
+    ],
+)
+def test_malformed_messages_end_the_connection(seat: Callable, message: str | bytes, says: str) -> None:
+    with seat() as tab:
+        tab.socket.send_bytes(message) if isinstance(message, bytes) else tab.socket.send_text(message)
+        assert says in tab.until(lambda state: "refused" in state)["refused"]
+        with pytest.raises(WebSocketDisconnect) as end:
+            tab.look()
+        assert end.value.code == 1008
+
+
+def test_too_many_messages_or_tabs_and_strange_origins_are_refused(seat: Callable) -> None:
+    with seat() as tab:
+        for _ in range(MAX_MESSAGES_PER_S + 1):
+            tab.send(**GAS)
+        assert tab.until(lambda state: "refused" in state)["refused"] == "more than 200 messages in a second"
+    with seat() as first, seat() as watcher:
+        watcher.send(kind="restart")
+        assert "another tab drives" in watcher.until(lambda state: "refused" in state)["refused"]
+        assert first.look()["phase"] == "ready"
+    tabs = [seat() for _ in range(MAX_TABS + 1)]
+    opened = [tab.__enter__() for tab in tabs]
+    assert f"{MAX_TABS} tabs" in opened[-1].until(lambda state: "refused" in state)["refused"]
+    for tab in reversed(tabs):
+        tab.__exit__(None, None, None)
+    for origin in ("http://evil.example", "", "null", "http://127.0.0.1", f"https://{ADDRESS}"):
+        with pytest.raises(WebSocketDisconnect), seat(origin):
+            pass
+
+
+def test_pages_by_the_name_of_a_track(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a name the main track of the project, or before there is one, a track of the campaign."""
+    params = Params()
+    with pytest.raises(UserError, match="there is no folder data"):
+        make_page("copper-oval", params)
+    (project / "data").mkdir()
+    page = make_page(None, params)
+    assert page.track.name == "Copper Oval"
+    assert RECORDINGS.is_dir()
+    RACES.mkdir()
+    write_races(RACES, RaceDataset((lap_of(straight_track(), "a", 20.0),), straight_track(), ()))
+    monkeypatch.setattr("rulka.dashboard.drive_page.find_reference_race", lambda *_: None)
+    assert make_page(None, params).track.uid == make_page("main", params).track.uid == "straight"
+    with pytest.raises(TrackError, match="there is no track 'nowhere'"):
+        make_page("nowhere", params)
+    assert not list(RECORDINGS.iterdir())
+
+
+def test_a_real_server_serves_the_websocket_and_ends(page: DrivePage) -> None:
+    with open_port(0) as door:
+        server, port = make_server(drive=page), door.getsockname()[1]
+        thread = threading.Thread(target=server.run, args=([door],), daemon=True)
+        thread.start()
+        with connect(f"ws://{HOST}:{port}/drive/socket", origin=f"http://{HOST}:{port}") as socket:  # type: ignore[arg-type]
+            assert json.loads(socket.recv(timeout=PATIENCE_S))["phase"] == "ready"
+            assert socket.recv(timeout=PATIENCE_S)[:3] == b"\xff\xd8\xff"
+            server.should_exit = True
+            thread.join(PATIENCE_S)
+        assert not thread.is_alive()
