@@ -1,8 +1,7 @@
 """Joins a person's races with a browser: a websocket takes controls and sends pictures.
 
-The page sends JSON: `{"kind": "drive", "steer": -1..1, "gas": 0..1, "brake": 0..1}`, `{"kind": "restart"}`,
-`{"kind": "name", "name": ...}`, `{"kind": "keep"}`. It gets a state as JSON and then a JPEG that shows it, 30 times a
-second. The first tab drives, others watch. Every finished race is kept, an unfinished one on request.
+The page sends `Message`s as JSON. It gets a state as JSON and then a JPEG that shows it, 30 times a second. The first
+tab drives, others watch. Every finished race is kept, an unfinished one on request.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, Field
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rulka.contracts.stored import checked
 from rulka.dashboard.driving import Driving, Ghost, Phase, Shot, TickClock
+from rulka.datasets.drives import SUFFIX as DRIVE_SUFFIX
 from rulka.datasets.drives import Recorder, check_player, save_drive
 from rulka.datasets.formats.races import META_FILE, Race, load_main_track
 from rulka.datasets.from_recordings import SUFFIX as GAME_SUFFIX
 from rulka.evaluation.race import EvaluationRaces, find_reference_race
-from rulka.evaluation.results import best_race
 from rulka.machine.errors import UserError
 from rulka.operations.tracks import tracks_to_race_on
 from rulka.params import Params
@@ -39,7 +38,7 @@ from rulka.stages.outputs import check_folder
 from rulka.tracks.campaign import campaign_track
 from rulka.tracks.track import Track
 from rulka.video.race_video import draw_race
-from rulka.video.sources import recorded_races
+from rulka.video.sources import gather, sort_sources
 
 WIDTH, HEIGHT, FPS = 640, 360, 30
 JPEG_QUALITY = 85
@@ -55,28 +54,22 @@ class MessageError(UserError):
     """A tab broke a rule of the connection, which ends with it."""
 
 
-class _Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+class Message(BaseModel, extra="forbid", strict=True):
+    """What a tab sends: controls to hold, the driver's name, or an order.
 
+    Attributes:
+        kind: what it is.
+        steer: -1 to 1, positive right; this and the pedals only with `drive`.
+        gas: 0 to 1.
+        brake: 0 to 1.
+        name: only with `name`.
+    """
 
-class _Drive(_Message):
-    kind: Literal["drive"]
-    steer: float = Field(ge=-1.0, le=1.0)
-    gas: float = Field(ge=0.0, le=1.0)
-    brake: float = Field(ge=0.0, le=1.0)
-
-
-class _Name(_Message):
-    kind: Literal["name"]
-    name: str
-
-
-class _Order(_Message):
-    kind: Literal["restart", "keep"]
-
-
-class _AnyMessage(RootModel[_Drive | _Name | _Order]):
-    root: _Drive | _Name | _Order = Field(discriminator="kind")
+    kind: Literal["drive", "name", "restart", "keep"]
+    steer: float = Field(0.0, ge=-1.0, le=1.0)
+    gas: float = Field(0.0, ge=0.0, le=1.0)
+    brake: float = Field(0.0, ge=0.0, le=1.0)
+    name: str = ""
 
 
 class DrivePage:
@@ -104,7 +97,7 @@ class DrivePage:
         self._scene = bake_scene(self.track)
         self._tabs: list[WebSocket] = []
         self._work: list[asyncio.Task[None]] = []
-        self._keeping: set[asyncio.Task[None]] = set()
+        self._keeping: asyncio.Task[None] | None = None
         self._is_kept = False
         self._player, self._kept, self._problem = "driver", "", ""
 
@@ -158,25 +151,24 @@ class DrivePage:
             at_s.append(now_s)
             if text is None or len(text) > MAX_MESSAGE_BYTES:
                 raise MessageError(f"a message is JSON of at most {MAX_MESSAGE_BYTES} characters")
-            message = checked(text.encode(errors="replace"), _AnyMessage, "a message", MessageError).root
+            message = checked(text.encode(errors="replace"), Message, "a message", MessageError)
             if tab is not self._tabs[0]:
                 raise MessageError("another tab drives, this one watches")
             self._do(message)
 
-    def _do(self, message: _Drive | _Name | _Order) -> None:
-        driving = self._driving
-        if isinstance(message, _Drive):
-            driving.set_controls(message.steer, message.gas, message.brake)
-        elif isinstance(message, _Name):
+    def _do(self, message: Message) -> None:
+        if message.kind == "drive":
+            self._driving.set_controls(message.steer, message.gas, message.brake)
+        elif message.kind == "restart":
+            self._driving.restart()
+            self._is_kept, self._kept, self._problem = False, "", ""
+        elif message.kind == "keep" and self._is_offered():
+            self._keep_race()
+        elif message.kind == "name":
             try:
                 self._player, self._problem = check_player(message.name), ""
             except UserError as error:
                 self._problem = error.for_people()
-        elif message.kind == "restart":
-            driving.restart()
-            self._is_kept, self._kept, self._problem = False, "", ""
-        elif self._is_offered():
-            self._keep_race()
 
     def _is_offered(self) -> bool:
         """True if there is an unfinished race that may be kept on request."""
@@ -192,9 +184,7 @@ class DrivePage:
 
     def _keep_race(self) -> None:
         self._is_kept = True
-        task = asyncio.create_task(self._write(self._driving.recorder.race(self._player)))
-        self._keeping.add(task)
-        task.add_done_callback(self._keeping.discard)
+        self._keeping = asyncio.create_task(self._write(self._driving.recorder.race(self._player)))
 
     async def _write(self, race: Race) -> None:
         try:
@@ -223,7 +213,8 @@ class DrivePage:
     def picture(self, shot: Shot) -> bytes:
         """Returns a JPEG of `WIDTH` x `HEIGHT` pixels."""
         # JPEG takes 0.8 ms, WebP 5 ms and PNG 8 ms; on loopback, size does not matter.
-        frame, file = draw_race(self._scene, shot.pose, shot.zone_index, WIDTH, HEIGHT, shot.ghosts), io.BytesIO()
+        (pose, zone_index, ghosts), file = shot, io.BytesIO()
+        frame = draw_race(self._scene, pose, zone_index, WIDTH, HEIGHT, ghosts)
         Image.fromarray(frame).save(file, "JPEG", quality=JPEG_QUALITY)
         return file.getvalue()
 
@@ -246,8 +237,8 @@ def make_page(name: str | None, params: Params) -> DrivePage:
     """Prepares races on a track, with a ghost if there is one, that are kept in `data/recordings`.
 
     Args:
-        name: slug, UID or file of a track, or a `.Gbx` file, whose fastest race is the ghost; None for the main track
-            of `data/races`, or without one for `FIRST_TRACK`.
+        name: slug, UID or file of a track, or a recording, whose race is the ghost; None for the main track of
+            `data/races`, or without one for `FIRST_TRACK`.
         params: settings of races.
 
     Raises:
@@ -269,14 +260,12 @@ def make_page(name: str | None, params: Params) -> DrivePage:
 
 def _road(name: str | None, params: Params) -> tuple[Track, Ghost | None, int | None]:
     """Returns the track, the ghost, and the time of the reference lap; the latter two None without one."""
-    if name is not None and name.lower().endswith(GAME_SUFFIX):
-        track, races = recorded_races([Path(name)])
-        label = {id(race): driver for driver, race in races}
-        best = best_race([race for _, race in races if race.is_finished])
-        return track, Ghost(best, label[id(best)]) if best else None, None
+    if name is not None and name.lower().endswith((GAME_SUFFIX, DRIVE_SUFFIX)):
+        recorded = gather(sort_sources([Path(name)]), params, None, 1).race
+        return recorded.track, Ghost(recorded, "the recording"), None
     if name is not None:
         (track, *_) = tracks_to_race_on([name], params)
     else:
         track = load_main_track(RACES) if (RACES / META_FILE).is_file() else campaign_track(FIRST_TRACK)
     lap = find_reference_race(RACES, EvaluationRaces.of(track, params))
-    return track, Ghost(lap, "reference lap") if lap else None, lap.time_ms if lap else None
+    return track, Ghost(lap, "the reference lap") if lap else None, lap.time_ms if lap else None

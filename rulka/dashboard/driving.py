@@ -20,6 +20,7 @@ from rulka.evaluation.dataset import demonstration_results
 from rulka.evaluation.results import FINISHED, MPS_TO_KMH, OFF_TRACK, TOO_LONG, RaceResult
 from rulka.reference.medals import Medals, medal_won
 from rulka.simulator.params import SimulatorParams
+from rulka.simulator.render import POSE_SIZE
 from rulka.tracks.track import Track
 from rulka.video.motion import POSE, Motion
 
@@ -80,12 +81,8 @@ class Ghost(NamedTuple):
     label: str
 
 
-class Shot(NamedTuple):
-    """What a picture shows: pose [12] and zone of the car, and poses [M, 12] of its ghosts."""
-
-    pose: NDArray[np.float32]
-    zone_index: int
-    ghosts: NDArray[np.float32]
+Shot = tuple[NDArray[np.float32], int, NDArray[np.float32]]
+"""What a picture shows: pose [12] and zone of the car, and poses [M, 12] of its ghosts."""
 
 
 class Driving:
@@ -95,6 +92,7 @@ class Driving:
         recorder: the car, and the record of the present race.
         phase: of the present race.
         is_paused: True while ticks change nothing.
+        held: [3] float32 controls of the next ticks.
         ghost: what the present race is compared with: the given ghost, or the best race so far; None without either.
         medals: medal times of the track; None if it has none.
     """
@@ -109,7 +107,7 @@ class Driving:
         self._keeps_ghost = ghost is not None
         self._motion: Motion | None = None
         self._countdown = 0
-        self._held = recorded_controls(0.0, 0.0, 0.0)
+        self.held = recorded_controls(0.0, 0.0, 0.0)
         self._num_inputs = self._num_applied = 0
 
     def set_controls(self, steer: float, gas: float, brake: float) -> None:
@@ -120,9 +118,9 @@ class Driving:
             gas: 0 to 1; see `recorded_controls`.
             brake: 0 to 1.
         """
-        self._held = recorded_controls(steer, gas, brake)
+        self.held = recorded_controls(steer, gas, brake)
         self._num_inputs += 1
-        self.is_paused &= not self._held.any()
+        self.is_paused &= not self.held.any()
 
     def restart(self) -> None:
         """Puts the car back on the start line and begins the countdown."""
@@ -147,7 +145,7 @@ class Driving:
             if self._countdown == 0:
                 self.phase = Phase.RACING
         elif self.phase is Phase.RACING:
-            self.recorder.tick(self._held)
+            self.recorder.tick(self.held)
             self.phase = self._phase_now()
             return self.phase is not Phase.RACING
         return False
@@ -166,7 +164,7 @@ class Driving:
         """Returns what there is to see now."""
         car, time_ms = self.recorder.car, TICK_MS * self.recorder.num_ticks
         ghosts = [self._motion.at(time_ms).pose] if self._motion else []
-        return Shot(car.cars[0, POSE].copy(), int(car.zone_index[0]), np.array(ghosts, np.float32).reshape(-1, 12))
+        return car.cars[0, POSE].copy(), int(car.zone_index[0]), np.array(ghosts, np.float32).reshape(-1, POSE_SIZE)
 
     def splits(self) -> list[tuple[int, int | None]]:
         """Returns the time at each gate passed, and how far behind the ghost that is, both in ms; None without one."""

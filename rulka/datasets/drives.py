@@ -35,7 +35,7 @@ from rulka.recordings.input_script import FULL
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
 from rulka.stages.outputs import new_file
-from rulka.tracks.track import MAX_UNPACKED_BYTES, Track, TrackError, track_of_arrays
+from rulka.tracks.track import ARRAYS, MAX_UNPACKED_BYTES, Track, TrackError, track_of_arrays
 
 SUFFIX = ".drive.npz"
 SCHEMA_VERSION = 1
@@ -46,17 +46,14 @@ MAX_TICKS = 60_000
 """Longest race: ten minutes."""
 MAX_NAME, MAX_UID = 40, 200
 _TRACK = "track."
-_FORMS = {
+_OWN = {
     "drive_schema": ("i8", 0),
     "controls": ("f4", 2),
     "gate_times_ms": ("i8", 1),
     "state_time_ms": ("i8", 1),
     "state": ("f4", 2),
-    **dict.fromkeys(("track.material", "track.edge"), ("u1", 1)),
-    **dict.fromkeys(("track.width_m", "track.bank_rad", "track.gate_m"), ("f8", 1)),
-    "track.centre_m": ("f8", 2),
-    "track.schema": ("i8", 0),
 }
+_FORMS = _OWN | {f"{_TRACK}{name}": form for name, form in ARRAYS.items()}
 _HINT = "Drive the race again with `rulka drive`, or take the file away."
 
 
@@ -217,17 +214,11 @@ def save_drive(folder: Path, race: Race, track: Track, simulator: SimulatorParam
 
 
 def _write(path: Path, race: Race, track: Track) -> None:
-    np.savez_compressed(
-        path,
-        allow_pickle=False,
-        drive_schema=np.array(SCHEMA_VERSION, np.int64),
-        player=np.array(race.player),
-        controls=race.controls,
-        gate_times_ms=np.array(race.checkpoint_times_ms, np.int64),
-        state_time_ms=race.state_time_ms,
-        state=race.state,
-        **{f"{_TRACK}{name}": values for name, values in track.arrays().items()},
-    )
+    fields = {name: getattr(race, name) for name in ("controls", "state_time_ms", "state")}
+    fields |= {"drive_schema": np.array(SCHEMA_VERSION, np.int64), "player": np.array(race.player)}
+    fields |= {"gate_times_ms": np.array(race.checkpoint_times_ms, np.int64)}
+    fields |= {f"{_TRACK}{name}": values for name, values in track.arrays().items()}
+    np.savez_compressed(path, allow_pickle=False, **fields)
 
 
 def read_drive(path: Path) -> tuple[Race, Track]:
@@ -237,46 +228,39 @@ def read_drive(path: Path) -> tuple[Race, Track]:
         DriveFileError: if the file is missing, damaged, of another kind or version, or contradicts itself.
     """
     fields = read_arrays(path, "drive file", _FORMS, 2 * MAX_UNPACKED_BYTES, error=DriveFileError, hint=_HINT)
-    schema = int(fields.pop("drive_schema", np.array(-1)))
+    road = {name.removeprefix(_TRACK): fields.pop(name) for name in list(fields) if name.startswith(_TRACK)}
+    schema = int(fields.get("drive_schema", -1))
     if schema != SCHEMA_VERSION:
         message = f"{path} has drive schema {schema}, this version reads {SCHEMA_VERSION}"
         raise DriveFileError(message, hint=_HINT)
-    own = {name: values for name, values in fields.items() if not name.startswith(_TRACK)}
-    missing = {"player", "controls", "gate_times_ms", "state_time_ms", "state"} ^ set(own)
-    if missing:
-        raise DriveFileError(f"{path} does not hold the fields of a drive: {sorted(missing)}", hint=_HINT)
+    if wrong := {*_OWN, "player"} ^ set(fields):
+        raise DriveFileError(f"{path} does not hold the fields of a drive: {sorted(wrong)}", hint=_HINT)
+    del fields["drive_schema"]
     try:
-        track = track_of_arrays({name[len(_TRACK) :]: fields[name] for name in fields.keys() - own.keys()}, path)
-        player = check_player(str(own.pop("player")))
+        track, player = track_of_arrays(road, path), check_player(str(fields.pop("player")))
     except (TrackError, PlayerNameError) as error:
         raise DriveFileError(f"{path}: {error}", hint=_HINT) from error
-    problem = next(_problems(track, **own), None)
+    problem = next(_problems(track, **fields), None)
     if problem is not None:
         raise DriveFileError(f"{path} contradicts itself: {problem}", hint=_HINT)
-    return _race(player, track, **own), track
+    return _race(player, track, **fields), track
 
 
 def _problems(
-    track: Track,
-    controls: NDArray[np.float32],
-    gate_times_ms: NDArray[np.int64],
-    state_time_ms: NDArray[np.int64],
-    state: NDArray[np.float32],
+    track: Track, controls: NDArray, gate_times_ms: NDArray, state_time_ms: NDArray, state: NDArray
 ) -> Iterator[str]:
     """Yields what is wrong with the arrays of a drive; a check may need those before it."""
-    if controls.shape != (len(controls), 3) or not 0 < len(controls) <= MAX_TICKS:
-        yield f"it has 1 to {MAX_TICKS:,} ticks of three controls, got shape {controls.shape}"
-    if not (np.abs(controls) <= 1.0).all() or (controls[:, 1:] < 0.0).any():  # also True for NaN
-        yield "a control is out of range, or not a number"
+    is_whole = controls.shape == (len(controls), 3) and 0 < len(controls) <= MAX_TICKS
+    if not is_whole or not (np.abs(controls) <= 1.0).all() or (controls[:, 1:] < 0.0).any():  # also True for NaN
+        yield f"it needs 1 to {MAX_TICKS:,} ticks of steer in [-1, 1], gas and brake in [0, 1]"
     if state.shape != (len(state_time_ms), NUM_CAR_FIELDS) or not np.isfinite(state).all():
         yield f"{len(state_time_ms)} samples have states of shape {state.shape}, or some that are not finite"
     last_ms = TICK_MS * len(controls)
     is_rising = state_time_ms[:1].tolist() == [0] and (np.diff(state_time_ms) > 0).all()
     if not is_rising or not last_ms - SAMPLE_TICKS * TICK_MS < state_time_ms[-1] <= last_ms:
         yield f"its samples do not rise from 0 to its end at {last_ms} ms"
-    num_gates = len(track.gate_m)
-    times_ms = np.array([0, *gate_times_ms, last_ms + 1])
-    if len(gate_times_ms) > num_gates or (np.diff(times_ms) <= 0).any():
-        yield f"its gate times do not rise from 0 to {last_ms} ms, or are more than the {num_gates} of its track"
+    is_rising = (np.diff([0, *gate_times_ms, last_ms + 1]) > 0).all()
+    if not is_rising or len(gate_times_ms) > len(track.gate_m):
+        yield f"its gate times do not rise from 0 to {last_ms} ms, or are more than {len(track.gate_m)}"
     if len(track.uid) > MAX_UID:
         yield f"the UID of its track has more than {MAX_UID} characters"

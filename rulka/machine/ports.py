@@ -14,7 +14,7 @@ LOWEST_PORT, HIGHEST_PORT = 1, 65535
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DASHBOARD_PORT = 8480
 """Default port of `rulka dashboard`, and the port in links to its pages."""
-DRIVE_PORT = 8478
+DRIVE_PORT = 8490
 """Default port of `rulka drive`."""
 ANSWER_TIMEOUT_S = 5.0
 NOT_SEEN = "a process that only its own user and root can see"

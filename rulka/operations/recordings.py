@@ -10,13 +10,7 @@ from typing import Any
 
 from rulka.contracts.actions import TICK_MS
 from rulka.datasets import from_recordings as reading
-from rulka.datasets.drives import (
-    ENVIRONMENT,
-    SAMPLE_TICKS,
-    DriveFileError,
-    device_of_controls,
-    read_drive,
-)
+from rulka.datasets.drives import ENVIRONMENT, DriveFileError, device_of_controls, read_drive
 from rulka.datasets.drives import SUFFIX as DRIVE_SUFFIX
 from rulka.datasets.formats.races import QuarantinedFile, Race
 from rulka.datasets.recovery import DECISIONS_PER_S
@@ -36,17 +30,16 @@ def inspect_recording(path: Path) -> dict[str, Any]:
     """
     if not path.name.lower().endswith(DRIVE_SUFFIX):
         return inspect_file(path)
+    ghost, of_map, more = Ghost(), ("", ""), dict[str, Any]()
     try:
         race, track = read_drive(path)
+        ghost = Ghost(race.player, race.player, race.car, race_time_ms=race.race_time_ms, num_inputs=race.num_ticks)
+        ghost.checkpoint_times_ms, of_map = race.checkpoint_times_ms, (race.map_uid, ENVIRONMENT)
+        more = {"map_name": track.name, "num_samples": len(race.state), "device": device_of_controls(race.controls)}
     except DriveFileError as error:
-        problem = {"error": f"{type(error).__name__}: {error}", "hint": error.hint or None}
-        return facts_of(Ghost(), utf8_path(path.name), "drive") | problem | {"ghosts": []}
-    ghost = Ghost(race.player, race.player, race.car, race_time_ms=race.race_time_ms, respawns=0)
-    ghost.checkpoint_times_ms, ghost.num_inputs = race.checkpoint_times_ms, race.num_ticks
-    facts = facts_of(ghost, utf8_path(path.name), "drive", race.map_uid, ENVIRONMENT, track.name)
-    facts |= {"num_samples": len(race.state), "sample_period_ms": SAMPLE_TICKS * TICK_MS, "input_lag_ticks": 0}
-    facts |= {"device": device_of_controls(race.controls)}
-    return facts | {"ghosts": [facts]}
+        more = {"error": f"{type(error).__name__}: {error}", "hint": error.hint}
+    facts = facts_of(ghost, utf8_path(path.name), "drive", *of_map) | more
+    return facts | {"ghosts": [] if facts["error"] else [facts]}
 
 
 def describe_folder(folder: Path, summaries: Sequence[Mapping[str, Any]]) -> str:

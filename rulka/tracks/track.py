@@ -126,7 +126,7 @@ class Track:
             np.savez_compressed(beside, allow_pickle=False, **self.arrays())
 
 
-_ARRAYS = {
+ARRAYS = {
     "schema": ("i8", 0),
     "centre_m": ("f8", 2),
     **dict.fromkeys(("width_m", "bank_rad", "gate_m"), ("f8", 1)),
@@ -143,7 +143,7 @@ def load_track(path: Path) -> Track:
             track.
     """
     hint = "Tracks are the .npz files of data/races/tracks, made of recordings; `rulka track list` shows others."
-    fields = read_arrays(path, "track file", _ARRAYS, MAX_UNPACKED_BYTES, error=TrackError, hint=hint)
+    fields = read_arrays(path, "track file", ARRAYS, MAX_UNPACKED_BYTES, error=TrackError, hint=hint)
     return track_of_arrays(fields, path)
 
 

@@ -16,6 +16,7 @@ import torch
 from benchmarks import (
     agents,
     cluster,
+    drive,
     folds,
     learners,
     link,
@@ -162,6 +163,7 @@ FEW: dict[ModuleType, dict[str, Any]] = {
     },
     pretraining: {"NUM_ROUNDS": 1, "NUM_BATCHES": 2, "NUM_DEMONSTRATIONS": 2, "read_params": small_params},
     runtime: {"CENTRAL_CARS": (8,)},
+    drive: {"NUM_PICTURES": 1},
     link: {"TRIES": 1, "TRY_S": 0.05, "HELD_S": 0.1},
 }
 """Constants of a short run."""
@@ -178,6 +180,7 @@ FEW: dict[ModuleType, dict[str, Any]] = {
         (cluster, "--blocks 1 --rounds 1", {"processes", "cluster"}),
         (order, "--env-steps 8192 --rounds 1", {"ppo, exact beside free", "iqn, exact beside free"}),
         (link, "", {"target_cycles_per_s", "with the state"}),
+        (drive, "--presses 5", {"alone", "with a ghost", "picture"}),
         (link, "--engine", {"target_cycles_per_s", "with the state", "the plugin"}),
     ],
 )

@@ -166,6 +166,7 @@ ELSEWHERE = {
     "up": "tests/flows/test_up.py",
     "doctor": "test_doctor_ends_with_a_verdict",
     "dashboard": "tests/dashboard/test_app.py",
+    "drive": "test_the_seat_is_served_until_ctrl_c",
     "game serve": "test_games_are_served",
     "game check": "test_games_are_served",
     "game verify": "tests/game/test_judge.py",
@@ -191,7 +192,7 @@ def test_every_command_has_a_row() -> None:
         assert test in globals() or (ROOT / test).is_file()
 
 
-WITHOUT_JSON = {"up", "dashboard", "game serve", "watch", "params schema"}
+WITHOUT_JSON = {"up", "dashboard", "drive", "game serve", "watch", "params schema"}
 """They run until they are stopped, or stop that: what they did is elsewhere. A schema is JSON itself."""
 
 
@@ -371,6 +372,18 @@ def test_the_live_page_is_shown_until_ctrl_c(project: Path) -> None:
         page.send_signal(signal.SIGINT)
         _, errors = page.communicate(timeout=PATIENCE_S)
     assert (page.returncode, errors) == (130, "interrupted\n")
+
+
+def test_the_seat_is_served_until_ctrl_c(project: Path) -> None:
+    with start("drive", "tiny", "--port", "0", "--no-browser") as seat:
+        address = line_with(seat, "http://").split()[0]
+        with urllib.request.urlopen(address, timeout=PATIENCE_S) as answer:
+            assert "Driver" in answer.read().decode()
+        seat.send_signal(signal.SIGINT)
+        _, errors = seat.communicate(timeout=PATIENCE_S)
+    assert (seat.returncode, errors.splitlines()[-1]) == (130, "interrupted")
+    assert "Traceback" not in errors
+    assert Path("data/recordings").is_dir()
 
 
 def test_doctor_ends_with_a_verdict(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""A project with one active training run."""
+"""A project with one active training run, and a browser."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver import Chrome, ChromeOptions
+from selenium.webdriver.chrome.service import Service
 from starlette.testclient import TestClient
 
 from rulka.contracts.observation import CAR, NUM_CAR_FIELDS, ZONE_SPACING_M
@@ -20,6 +23,7 @@ from rulka.tracks.track import Track
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 CARS = np.array([[300.0, 1.0, 20.0, 30.0], [0.0, 0.0, 0.0, 5.0], [np.nan, np.nan, np.nan, 1.0]], np.float32)
 
 
@@ -77,3 +81,38 @@ def client(project: Path) -> Iterator[TestClient]:
     del project
     with TestClient(make_app(), base_url="http://127.0.0.1:8480") as asking:
         yield asking
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    """A browser that finds no other host than this machine; skips, with the reason, where there is none."""
+    if not (CHROMIUM and DRIVER):
+        pytest.skip("chromium and chromedriver are not installed: apt-get install chromium-driver")
+    options = ChromeOptions()
+    options.binary_location = CHROMIUM
+    names = ("background-networking", "component-update", "dev-shm-usage", "gpu", "quic", "sync")
+    arguments = ["headless=new", "no-sandbox", "no-first-run", *(f"disable-{name}" for name in names)]
+    arguments += ["host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+    for argument in (*arguments, f"user-data-dir={tmp_path_factory.mktemp('browser')}"):
+        options.add_argument(f"--{argument}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    try:
+        driver = Chrome(options=options, service=Service(DRIVER))
+    except WebDriverException as error:
+        pytest.skip(f"chromium does not start here: {error.msg}")
+    driver.set_page_load_timeout(PATIENCE_S)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def browser(chromium: Chrome) -> Chrome:
+    """The browser, with an empty page: that of the test before asks for its server again and again, and complains."""
+    chromium.get("about:blank")
+    errors(chromium)
+    return chromium
+
+
+def errors(browser: Chrome) -> list[str]:
+    """Errors in the browser's log since the last call."""
+    return [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]

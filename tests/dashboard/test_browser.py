@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from selenium.common.exceptions import WebDriverException
-from selenium.webdriver import Chrome, ChromeOptions, Keys
-from selenium.webdriver.chrome.service import Service
+from selenium.webdriver import Chrome, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.select import Select
 
@@ -20,41 +17,8 @@ from rulka.datasets.formats.races import RaceDataset, write_races
 from rulka.runtime.live import METRICS_FILE, LiveCars
 from rulka.stages.folders import RACES
 from rulka.tracks.track import Track
-from tests.dashboard.conftest import CARS, lap_of
+from tests.dashboard.conftest import CARS, errors, lap_of
 from tests.waiting import PATIENCE_S, wait_for
-
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="chromium and chromedriver are not installed: apt-get install chromium-driver"
-)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    """A browser that finds no other host than this machine."""
-    options = ChromeOptions()
-    options.binary_location = CHROMIUM or ""
-    names = ("background-networking", "component-update", "dev-shm-usage", "gpu", "quic", "sync")
-    arguments = ["headless=new", "no-sandbox", "no-first-run", *(f"disable-{name}" for name in names)]
-    arguments += ["host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
-    for argument in (*arguments, f"user-data-dir={tmp_path_factory.mktemp('browser')}"):
-        options.add_argument(f"--{argument}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    try:
-        driver = Chrome(options=options, service=Service(DRIVER))
-    except WebDriverException as error:
-        pytest.skip(f"chromium does not start here: {error.msg}")
-    driver.set_page_load_timeout(PATIENCE_S)
-    yield driver
-    driver.quit()
-
-
-@pytest.fixture(autouse=True)
-def _nothing_shown(browser: Chrome) -> None:
-    """A page of the test before asks for its server again and again, and complains."""
-    browser.get("about:blank")
-    errors(browser)
 
 
 @pytest.fixture
@@ -72,10 +36,6 @@ def site(run: Path, track: Track) -> Iterator[str]:
         server.should_exit = True
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
-
-
-def errors(browser: Chrome) -> list[str]:
-    return [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
 def set_width(browser: Chrome, width: int) -> None:

@@ -76,7 +76,8 @@ function show() {
   put("split", last && last[1] !== null && (isEnd || state.time_ms - last[0] < SPLIT_MS) ? signed(last[1]) : "");
   by("split").classList.toggle("behind", Boolean(last) && last[1] > 0);
   put("slow", state.pace < 0.97 ? `This machine is too slow: the clock runs at ${Math.round(100 * state.pace)} %.` : "");
-  put("ghost", state.ghost ? `The ghost is the ${state.ghost}, ${seconds(state.ghost_ms)} s.`.replace("the your", "your") : "Your best race becomes the ghost.");
+  const ghostTime = state.ghost_ms ? `, ${seconds(state.ghost_ms)} s` : "";
+  put("ghost", state.ghost ? `The ghost is ${state.ghost}${ghostTime}.` : "Your best race becomes the ghost.");
   put("kept", state.kept && `Kept as ${state.kept}.`); put("problem", state.problem); by("keep").hidden = !state.is_offered || !state.drives;
   by("splits").replaceChildren(...state.splits.map(([own, behind], k) => {
     const row = document.createElement("tr"), cells = [isEnd && k === state.splits.length - 1 ? "finish" : k + 1, seconds(own), behind === null ? "\u2013" : signed(behind)];
