@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import psutil
 from PIL import Image
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import connect
+from websockets.sync.connection import Connection as Socket
 from websockets.typing import Origin
 
 from benchmarks.harness import show
@@ -77,7 +78,7 @@ class Seen:
 class Client:
     """Presses keys, and waits for the pictures that show them."""
 
-    def __init__(self, socket: ClientConnection) -> None:
+    def __init__(self, socket: Socket) -> None:
         self._socket, self._num_sent = socket, 0
         self.seen = Seen([], [])
 

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -21,16 +21,20 @@ from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 
 from rulka.dashboard import history, laps
-from rulka.dashboard.drive_page import MAX_MESSAGE_BYTES, DrivePage
 from rulka.dashboard.runs import AXES, MAIN, Runs
 from rulka.machine.errors import UserError
 from rulka.machine.ports import check_port
 from rulka.report.formatting import templates
 from rulka.stages.folders import EVALUATION, REPORT_PAGE, VIDEO_FILE
 
+if TYPE_CHECKING:
+    from rulka.dashboard.drive_page import DrivePage  # the other pages need no simulator and no video
+
 HOST = "127.0.0.1"
 HOSTS = [HOST, "localhost"]
 """Accepted Host headers: a foreign name that was made to resolve to this machine is refused (DNS rebinding)."""
+MAX_MESSAGE_BYTES = 1024
+"""Largest message of a websocket that is taken in; what it may hold is the page's matter."""
 HERE = Path(__file__).parent
 PAGES = {"/runs": "Training", "/live": "Live", "/replay": "Replay", "/nights": "Nights"}
 DRIVE = "/drive"

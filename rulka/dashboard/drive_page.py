@@ -42,7 +42,7 @@ from rulka.video.sources import gather, sort_sources
 
 WIDTH, HEIGHT, FPS = 640, 360, 30
 JPEG_QUALITY = 85
-MAX_MESSAGE_BYTES = 256
+MAX_MESSAGE = 256
 MAX_MESSAGES_PER_S = 200
 MAX_TABS = 8
 FIRST_TRACK = "copper-oval"
@@ -149,8 +149,8 @@ class DrivePage:
             if len(at_s) == MAX_MESSAGES_PER_S and now_s - at_s[0] < 1.0:
                 raise MessageError(f"more than {MAX_MESSAGES_PER_S} messages in a second")
             at_s.append(now_s)
-            if text is None or len(text) > MAX_MESSAGE_BYTES:
-                raise MessageError(f"a message is JSON of at most {MAX_MESSAGE_BYTES} characters")
+            if text is None or len(text) > MAX_MESSAGE:
+                raise MessageError(f"a message is JSON of at most {MAX_MESSAGE} characters")
             message = checked(text.encode(errors="replace"), Message, "a message", MessageError)
             if tab is not self._tabs[0]:
                 raise MessageError("another tab drives, this one watches")

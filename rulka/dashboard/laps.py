@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.dashboard.live import track_outline
-from rulka.datasets.formats.races import META_FILE, PERSONS, Path3D, race_paths, race_rows, read_meta, track_path
+from rulka.datasets.formats.races import META_FILE, Path3D, race_paths, race_rows, read_meta, track_path
 from rulka.datasets.from_recordings import plain_text
 from rulka.evaluation.dataset import REFERENCE
 from rulka.machine.errors import UserError
@@ -92,8 +92,10 @@ def _laps() -> Iterator[Lap]:
             race_id, label = row["race_id"], row["player"]
             if folder != RACES:
                 kind = REFERENCE if race_id.startswith(f"{REFERENCE}-") else AGENT
-            elif row["source"] in PERSONS:
+            elif row["source"] == "recording":
                 kind = RECORDING
+            elif row["source"] == "drive":
+                kind, label = RECORDING, f"{label}, in the simulator"
             else:
                 kind = DEMONSTRATION
                 label = f"built-in driver, race {race_id.rpartition('-')[2].lstrip('0') or 0}"

@@ -16,7 +16,7 @@ from rulka.contracts.actions import FORWARD, TICK_MS, ActionTable
 from rulka.contracts.observation import CAR, NUM_FLOATS, NUM_PREVIOUS_ACTIONS, build_floats, centres_of_mass
 from rulka.datasets.formats.frames import CapturedRace
 from rulka.datasets.formats.races import Race
-from rulka.recordings.car_rows import MAX_EXTRAPOLATION_MS, interpolate_rows
+from rulka.recordings.car_rows import MAX_EXTRAPOLATION_MS, gearbox_counter, interpolate_rows
 from rulka.recordings.controls import label_decisions
 from rulka.simulator.render import FrameRenderer
 from rulka.simulator.scene import Scene
@@ -112,17 +112,6 @@ def cars_at(race: Race, time_ms: NDArray[np.int64]) -> NDArray[np.float32]:
     cars[is_stored] = race.state[stored[is_stored]]
     cars[:, CAR["gearbox_counter"]] = gearbox_counter(cars[:, CAR["gearbox_state"]][:, 0])[:, None]
     return cars
-
-
-def gearbox_counter(gearbox_state: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Returns [N] the number of consecutive decisions, up to this one, with a gearbox state [N] other than 0.
-
-    It is 0 at the first decision: nothing has been decided yet.
-    """
-    counter = np.zeros(len(gearbox_state), np.float32)
-    for decision in range(1, len(counter)):
-        counter[decision] = counter[decision - 1] + 1 if gearbox_state[decision] != 0 else 0
-    return counter
 
 
 def previous_keys(actions: NDArray[np.int64], table: ActionTable) -> NDArray[np.float32]:

@@ -27,10 +27,10 @@ from numpy.typing import ArrayLike, NDArray
 from rulka.contracts.actions import PRESSED, TICK_MS, action_table
 from rulka.contracts.observation import CAR, NUM_CAR_FIELDS
 from rulka.contracts.stored import read_arrays
-from rulka.datasets.capture import gearbox_counter
 from rulka.datasets.formats.races import Race, content_id
 from rulka.datasets.selection import UnusableRecordingError
 from rulka.machine.errors import UserError
+from rulka.recordings.car_rows import gearbox_counter
 from rulka.recordings.input_script import FULL
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator

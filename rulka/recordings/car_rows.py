@@ -133,6 +133,17 @@ def _counter(state: NDArray[np.int64], time_ms: NDArray[np.int64]) -> NDArray[np
     return (index - last_zero) * max(1, period_ms // DECISION_MS) * (state != 0)
 
 
+def gearbox_counter(gearbox_state: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Returns [N] the number of consecutive decisions, up to this one, with a gearbox state [N] other than 0.
+
+    It is 0 at the first decision: nothing has been decided yet.
+    """
+    counter = np.zeros(len(gearbox_state), np.float32)
+    for decision in range(1, len(counter)):
+        counter[decision] = counter[decision - 1] + 1 if gearbox_state[decision] != 0 else 0
+    return counter
+
+
 def interpolate_rows(time_ms: NDArray[np.int64], rows: NDArray[np.float32], at_ms: NDArray) -> NDArray[np.float32]:
     """Interpolates rows at arbitrary times, for example 20 frames a second from 10 samples.
 

@@ -1,8 +1,8 @@
 """Captured races as experience, with the reward formulas of training, on the same track.
 
-Only races driven in the simulator are replayed. The transitions of a recording are not those of the environment: a
-player changes keys within a decision and steers partially, so the label is only the nearest action, and the next state
-comes from the real game. Recordings are for cloning, whose loss needs only labels.
+Only races of the built-in driver are replayed. The transitions of a person's race are not those of the environment: a
+player changes keys within a decision and steers partially, so the label is only the nearest action, and in a recording
+the next state comes from the real game. These are for cloning, whose loss needs only labels.
 
 Dimensions: T decisions, H x W pixels.
 """
@@ -50,10 +50,10 @@ class TrackEnd:
 def demonstration_blocks(
     frames_dir: Path, races: RaceDataset, rewards: RewardParams, frames_seen: int, table: ActionTable
 ) -> list[ExperienceBlock]:
-    """Turns every captured training race of the simulator on the main track into blocks of one car.
+    """Turns every captured training race of the built-in driver on the main track into blocks of one car.
 
     Returns:
-        One block per race and repeat of a decision; none, with a warning, if all races are recordings.
+        One block per race and repeat of a decision; none, with a warning, if people drove all races.
 
     Args:
         frames_dir: the frame dataset.
@@ -97,7 +97,7 @@ def demonstration_blocks(
         blocks += [race_block(each, end, rewards) for each in longer_decisions(race, table)]
     if not blocks:
         _LOGGER.warning(
-            "no demonstrations are replayed: of %s none was driven in the simulator", counted(len(shown_races), "race")
+            "no demonstrations are replayed: of %s none is of the built-in driver", counted(len(shown_races), "race")
         )
     return blocks
 

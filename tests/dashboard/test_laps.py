@@ -27,7 +27,7 @@ def test_the_best_of_each_kind_are_chosen(project: Path, track: Track) -> None:
     names = ("a", "a", "b", "b", "$f00c")  # the last in red, as the game writes it
     people = [lap_of(track, f"p{k}", 10.0 + k, source="recording", player=name) for k, name in enumerate(names)]
     drivers = [lap_of(track, f"driver-1-{k:04d}", 12.0 + k) for k in range(5)]
-    write(RACES, track, *people, *drivers)
+    write(RACES, track, *people, lap_of(track, "d", 9.0, source="drive", player="c"), *drivers)
     write(EVALUATION / LAPS, track, lap_of(track, "agent-x", 20.0, player="Agent"), lap_of(track, "reference-x", 25.0))
     found = [(lap.kind, lap.label, lap.race_id) for lap in known_laps()]
     assert found == [
@@ -36,6 +36,7 @@ def test_the_best_of_each_kind_are_chosen(project: Path, track: Track) -> None:
         ("recording", "c", "p4"),
         ("recording", "b", "p3"),
         ("recording", "a", "p1"),
+        ("recording", "c, in the simulator", "d"),
         ("demonstration", "built-in driver, race 4", "driver-1-0004"),
         ("demonstration", "built-in driver, race 3", "driver-1-0003"),
         ("demonstration", "built-in driver, race 2", "driver-1-0002"),

@@ -12,11 +12,11 @@ from rulka.datasets.capture import (
     captured_race,
     cars_at,
     decision_times,
-    gearbox_counter,
     previous_keys,
 )
 from rulka.datasets.formats.races import Race
 from rulka.planner.demonstrations import DrivenRace
+from rulka.recordings.car_rows import gearbox_counter
 from rulka.simulator.render import FrameRenderer
 from rulka.simulator.scene import bake_scene
 from rulka.simulator.simulator import Simulator

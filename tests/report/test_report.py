@@ -176,6 +176,12 @@ def test_facts_name_what_was_used_and_leave_out_what_is_unknown(track: Track, ma
     assert told.startswith(
         "2 recordings of 1 player, driven in the game, also with the car SnowCar, which is not simul"
     )
+    by_hand = [race_of("drive", (), 5000)]
+    told = used(track, make_race, NOTHING, by_hand)["Demonstrations"]
+    assert told == "1 race of 1 person, driven in the simulator; 1 of 1 reached the finish."
+    assert "The simulator is not the game" not in render_report(
+        make_report(make_evaluation(track, make_race), demonstrations=by_hand)
+    )
     warned = render_report(make_report(make_evaluation(track, make_race), demonstrations=races))
     assert "The simulator is not the game" in warned
     train = read_params().train.model_dump(mode="json") | {"start_anywhere": 0.25}

@@ -45,8 +45,6 @@ META_FILE = "meta.json"
 TABLES = ("races.parquet", "ticks.parquet", "states.parquet", "quarantine.parquet")
 
 Source = Literal["recording", "drive", "driver", "recovery"]
-PERSONS = ("recording", "drive")
-"""Sources of races that people drove."""
 
 
 CAR_COLUMNS = [
