@@ -488,7 +488,7 @@ POST_M, POST_PIXELS, POST_GAP_M = np.float32(0.8), np.float32(1.1), np.float32(1
 """Distant gates are widened to this many pixels to stay visible."""
 GATE_HIGH_M, GATE_PIXELS = np.float32(11.0), np.float32(4.0)
 """A gate extends at most half the road plus these metres and pixels from its middle."""
-CAR_LEAD_M = np.float32(3.0)
+CAR_LEAD_M = np.float32(5.5)
 """Cars are sorted this much nearer, so that they are drawn after the road under them."""
 CAR_PARTS = np.array(
     [

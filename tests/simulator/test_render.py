@@ -231,6 +231,15 @@ def test_pictures_for_people_have_the_palettes_colours(straight) -> None:
     assert not is_paint[:40].any()
 
 
+def test_the_road_hides_no_car_on_it(straight) -> None:
+    """Wherever strips of road begin: near the start they are long and reach under the car."""
+    seen = []
+    for zone in (0, 2, 5, 9, 33, 120):
+        picture = render_rgb(straight, pose_at((0, 0, zone / 2)), zone, 160, 120).astype(int)
+        seen.append(int(((picture[:, :, 0] > 100) & (picture[:, :, 1] < 60)).sum()))
+    assert min(seen) > 0.9 * max(seen) > 0
+
+
 def test_other_cars_are_drawn_where_they_are(straight) -> None:
     pose, other = pose_at((0, 0, 60)), pose_at((4.0, 0, 75))
     alone = render_rgb(straight, pose, 120, 160, 120).astype(int)
