@@ -95,6 +95,7 @@ class Driving:
         held: [3] float32 controls of the next ticks.
         ghost: what the present race is compared with: the given ghost, or the best race so far; None without either.
         medals: medal times of the track; None if it has none.
+        num_applied: number of calls of `set_controls` that a tick has followed.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Driving:
         self._motion: Motion | None = None
         self._countdown = 0
         self.held = recorded_controls(0.0, 0.0, 0.0)
-        self._num_inputs = self._num_applied = 0
+        self._num_inputs = self.num_applied = 0
 
     def set_controls(self, steer: float, gas: float, brake: float) -> None:
         """Holds these controls from the next tick on; anything pressed ends a pause.
@@ -139,7 +140,7 @@ class Driving:
         """Runs 10 ms; returns True if the race ended with it."""
         if self.is_paused:
             return False
-        self._num_applied = self._num_inputs
+        self.num_applied = self._num_inputs
         if self.phase is Phase.COUNTDOWN:
             self._countdown -= 1
             if self._countdown == 0:
@@ -179,8 +180,8 @@ class Driving:
 
         Returns:
             `phase`, `is_paused`, `countdown` in whole seconds, `time_ms` of the race, `speed_kmh`, `splits`, `medal`
-            (won; None without), `best_ms` (None without), `ghost` and `ghost_ms` (None without), and `inputs`: the
-            number of calls of `set_controls` that a tick has followed.
+            (won; None without), `best_ms` (None without), `ghost` and `ghost_ms` (None without), and `inputs`:
+            `num_applied`.
         """
         splits, is_finished = self.splits(), self.phase is Phase.FINISHED
         time_ms = splits[-1][0] if is_finished else TICK_MS * self.recorder.num_ticks
@@ -196,5 +197,5 @@ class Driving:
             "best_ms": self._best.time_ms if self._best else None,
             "ghost": self.ghost.label if self.ghost else None,
             "ghost_ms": self.ghost.race.time_ms if self.ghost else None,
-            "inputs": self._num_applied,
+            "inputs": self.num_applied,
         }

@@ -119,6 +119,7 @@ def test_the_server_answers_and_ends(run: Path) -> None:
     with open_port(0) as door:
         host, port = door.getsockname()
         assert host == "127.0.0.1"
+        assert door.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), "what is sent need not wait for what was"
         server = make_server()
         thread = threading.Thread(target=server.run, args=([door],), daemon=True)
         thread.start()
