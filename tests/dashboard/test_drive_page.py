@@ -32,6 +32,8 @@ from tests.conftest import straight_track
 from tests.dashboard.conftest import lap_of
 from tests.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow  # An event loop and its threads: on a busy machine, waiting for a state may time out.
+
 ADDRESS = "127.0.0.1:8490"
 GAS = {"kind": "drive", "steer": 0, "gas": 1, "brake": 0}
 STEP_S = 0.05
