@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -41,10 +42,12 @@ NUM_VARIANTS = 16
 def physics_variants(physics: PhysicsParams, scale: float) -> list[PhysicsParams]:
     """Returns random physics around the given one, spread by `scale` times `PHYSICS_SPREAD`; none if `scale` is 0."""
     draws = np.random.default_rng(0).standard_normal((NUM_VARIANTS if scale > 0.0 else 0, len(PHYSICS_SPREAD)))
-    factors = np.exp(scale * draws * list(PHYSICS_SPREAD.values()))
+    exponents = scale * draws * list(PHYSICS_SPREAD.values())
     variants = []
-    for row in factors.tolist():
-        changed = {name: _times(getattr(physics, name), by) for name, by in zip(PHYSICS_SPREAD, row, strict=True)}
+    for row in exponents.tolist():
+        # Decimal's exponential is the same on every processor.
+        factors = {name: float(Decimal(by).exp()) for name, by in zip(PHYSICS_SPREAD, row, strict=True)}
+        changed = {name: _times(getattr(physics, name), factor) for name, factor in factors.items()}
         variants.append(PhysicsParams.model_validate(physics.model_dump() | changed))
     return variants
 

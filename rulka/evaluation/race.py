@@ -240,8 +240,7 @@ class _Log:
 def find_reference_race(races_dir: Path, races: EvaluationRaces) -> RaceResult | None:
     """Drives the reference lap of the dataset, or the one shipped for a track of the campaign.
 
-    A stale lap is reported on standard error and skipped: physics or decisions were changed, or the lap was found on a
-    processor whose arithmetic differs in the last bits.
+    A stale lap is reported on standard error and skipped: track, physics or decisions were changed.
 
     Returns:
         The race, or None without a reference lap.

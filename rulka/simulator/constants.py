@@ -13,6 +13,7 @@ from rulka.simulator import car as columns
 from rulka.simulator.params import PhysicsParams
 from rulka.tracks.progress import zone_frames
 from rulka.tracks.track import Track
+from rulka.tracks.trigonometry import sin_cos
 
 NUM_SPEEDS = 256
 """Length of a curve, sampled at 0, 1, ... 255 m/s."""
@@ -79,7 +80,7 @@ def constant_array(params: PhysicsParams, tick_s: float, step_m: float = columns
         columns.SLOPE_LOSS: params.slope_loss,
         columns.OFF_ROAD_M: params.off_road_m,
         columns.FALL_M: params.fall_m,
-        columns.CRASH_COSINE: np.cos(np.radians(params.crash_deg)),
+        columns.CRASH_COSINE: sin_cos(np.radians(params.crash_deg))[1].item(),
     }
     c[list(values)] = list(values.values())
     c[columns.PUSHES : columns.PUSHES + 4] = params.push_mps2
@@ -156,7 +157,8 @@ def place_on_road(
     up = _unit(here[:, columns.NORMAL : columns.NORMAL + 3])
     left = _unit(_cross(up, here[:, columns.TANGENT : columns.TANGENT + 3]))
     ahead = _cross(left, up)
-    forward = np.cos(heading_rad)[:, None] * ahead + np.sin(heading_rad)[:, None] * left
+    sine, cosine = sin_cos(heading_rad)
+    forward = cosine[:, None] * ahead + sine[:, None] * left
     position = (
         here[:, columns.CENTRE : columns.CENTRE + 3] + lateral_m[:, None] * here[:, columns.LEFT : columns.LEFT + 3]
     )

@@ -52,5 +52,5 @@ INK: dict[str, int] = {name: index for index, (name, _) in enumerate(_COLOURS)}
 RGB_INK: NDArray[np.float32] = np.array([colour for _, colour in _COLOURS], np.float32)
 """[I, 3] red, green and blue of every ink, 0 to 255."""
 
-GREY_INK: NDArray[np.float32] = (RGB_INK @ np.array([0.299, 0.587, 0.114], np.float32)).astype(np.float32)
+GREY_INK: NDArray[np.float32] = (RGB_INK * np.array([0.299, 0.587, 0.114], np.float32)).sum(axis=1)
 """[I] brightness of every ink, weighted by ITU-R BT.601 like the game's captured frames."""

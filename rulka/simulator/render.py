@@ -6,8 +6,6 @@ Dimensions: N frames, H x W pixels, M cars.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +14,7 @@ from rulka.simulator.palette import RGB_INK
 from rulka.simulator.params import CameraParams
 from rulka.simulator.render_kernels import draw_frames, new_scratch
 from rulka.simulator.scene import Scene
+from rulka.tracks.trigonometry import sin_cos
 
 POSE_SIZE = 12
 """Length of a pose: position, then rotation in row-major order."""
@@ -32,8 +31,8 @@ def camera_array(camera: CameraParams) -> NDArray[np.float32]:
         [5] float32: metres behind the car, metres above it, sine and cosine of the downward pitch, and the focal
         length in half image widths.
     """
-    pitch, half_view = math.radians(camera.pitch_deg), math.radians(camera.fov_deg) / 2.0
-    numbers = (camera.back_m, camera.height_m, math.sin(pitch), math.cos(pitch), 1.0 / math.tan(half_view))
+    (pitch_sine, half_sine), (pitch_cosine, half_cosine) = sin_cos(np.radians([camera.pitch_deg, camera.fov_deg / 2.0]))
+    numbers = (camera.back_m, camera.height_m, pitch_sine, pitch_cosine, half_cosine / half_sine)
     return np.array(numbers, dtype=np.float32)
 
 

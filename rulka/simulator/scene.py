@@ -156,12 +156,12 @@ def _deviation(sections: NDArray[np.float32]) -> NDArray[np.float32]:
 def _light(normal: Floats) -> Floats:
     """Returns light from a sun above and ahead (+z), clipped to 0.8 to 1.2; 1 on level ground."""
     sun = _unit(np.array([[0.35, 0.8, 0.5]]))[0]
-    return np.clip(1.0 + 0.45 * (normal @ sun - sun[1]), 0.8, 1.2)
+    return np.clip(1.0 + 0.45 * ((normal * sun).sum(axis=1) - sun[1]), 0.8, 1.2)
 
 
 def _wing_reach(centre: Floats, tangent: Floats, left: Floats, half: Floats) -> Floats:
     """Returns [S, 2] the width of the terrain left and right: narrow inside curves and beside other road."""
-    turn = np.einsum("sk,sk->s", np.gradient(tangent, axis=0), left) / ZONE_SPACING_M
+    turn = (np.gradient(tangent, axis=0) * left).sum(axis=1) / ZONE_SPACING_M
     radius = 1.0 / np.maximum(np.abs(turn), 1e-4)
     inner = np.maximum(0.8 * radius - half, 0.0)
     reach = np.full((len(centre), 2), WING_M)
@@ -176,8 +176,9 @@ def _room_beside(centre: Floats, tangent: Floats, left: Floats, half: Floats) ->
     probe = np.arange(0, len(centre), PROBE_STEP)
     for i in probe:
         offset = centre[probe] - centre[i]
-        beside, along = offset @ left[i], offset @ _unit(tangent[i] * FLAT)
-        is_far_along = np.abs(probe - i) * ZONE_SPACING_M > np.maximum(40.0, 1.8 * np.hypot(beside, along))
+        beside, along = (offset * left[i]).sum(axis=1), (offset * _unit(tangent[i] * FLAT)).sum(axis=1)
+        away = np.sqrt(beside * beside + along * along)
+        is_far_along = np.abs(probe - i) * ZONE_SPACING_M > np.maximum(40.0, 1.8 * away)
         is_near = is_far_along & (np.abs(along) < 6.0) & (np.abs(beside) < 2 * WING_M + 40.0)
         gap = np.maximum(np.abs(beside) - half[i] - half[probe], 0.0) / 2.0
         for side, sign in enumerate((1.0, -1.0)):

@@ -17,6 +17,7 @@ from rulka.contracts.observation import ZONE_SPACING_M
 from rulka.tracks.difficulty import TURBO, Arc, Difficulty, difficulty_named
 from rulka.tracks.geometry import problem_in_space
 from rulka.tracks.track import Track, TrackError
+from rulka.tracks.trigonometry import sin_cos
 
 Floats = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
@@ -175,8 +176,12 @@ def draw_layout(rng: np.random.Generator, zones: int, difficulty: Difficulty) ->
 
 def eased(values: Floats, over_m: float) -> Floats:
     """Returns [Z] values smoothed with a Hann window of length `over_m`."""
-    window = np.hanning(_zones_of(over_m) + 2)
-    return np.convolve(values, window / window.sum(), mode="same").astype(np.float64)
+    size = _zones_of(over_m) + 2
+    _, cosine = sin_cos(np.pi * np.arange(1 - size, size, 2) / (size - 1))
+    window = 0.5 + 0.5 * cosine
+    # Not `np.convolve`: sums of BLAS depend on the processor.
+    padded = np.pad(values, (size // 2, (size - 1) // 2))
+    return (np.lib.stride_tricks.sliding_window_view(padded, size) * (window / window.sum())).sum(axis=1)
 
 
 def _zones_of(length_m: float) -> int:
@@ -216,7 +221,7 @@ def draw_slope(rng: np.random.Generator, layout: Layout, max_slope: float, diffi
     """Returns [Z] the slope: a sum of sine waves, flat at the start and the finish, with jumps in between."""
     zones = len(layout.curvature)
     along = np.arange(zones) * ZONE_SPACING_M
-    waves = sum(np.sin(2 * np.pi * along / length + rng.uniform(0, 2 * np.pi)) * weight for length, weight in WAVES)
+    waves = sum(sin_cos(2 * np.pi * along / length + rng.uniform(0, 2 * np.pi))[0] * weight for length, weight in WAVES)
     level = np.minimum(along - FLAT_START_M, along[-1] - along - FLAT_FINISH_M)
     flat = np.clip(level / FLAT_BLEND_M, 0.0, 1.0)
     slope = waves * flat
@@ -231,9 +236,9 @@ def draw_slope(rng: np.random.Generator, layout: Layout, max_slope: float, diffi
 def lay_line(curvature: Floats, slope: Floats) -> Floats:
     """Integrates curvature and slope to [Z, 3] points exactly `ZONE_SPACING_M` apart."""
     heading = np.cumsum(curvature[:-1] + curvature[1:]) * 0.5 * ZONE_SPACING_M
-    rise = ZONE_SPACING_M * np.sin(np.arctan(slope[:-1]))
-    run = ZONE_SPACING_M * np.cos(np.arctan(slope[:-1]))
-    steps = np.stack([run * np.sin(heading), rise, run * np.cos(heading)], axis=1)
+    sine, cosine = sin_cos(heading)
+    run = ZONE_SPACING_M / np.sqrt(1.0 + slope[:-1] * slope[:-1])
+    steps = np.stack([run * sine, run * slope[:-1], run * cosine], axis=1)
     centre = np.concatenate([np.zeros((1, 3)), np.cumsum(steps, axis=0)])
     centre[:, 1] += 10.0 - centre[:, 1].min()
     return centre
@@ -281,7 +286,7 @@ def add_bridges(layout: Layout, slope: Floats, met: list[tuple[int, int]]) -> tu
         if missing_m > 0 and (is_near_jump or not has_room):
             return None
         climb = np.clip((reach_m - np.abs(along - at_m)) / BRIDGE_RAMP_M, 0.0, 1.0)
-        lift += max(missing_m, 0.0) * 0.5 * (1.0 - np.cos(np.pi * climb))
+        lift += max(missing_m, 0.0) * 0.5 * (1.0 - sin_cos(np.pi * climb)[1])
         is_bridge |= np.abs(along - at_m) < BRIDGE_TOP_M
     return slope + np.gradient(lift, ZONE_SPACING_M), is_bridge | (lift > MIN_BRIDGE_M)
 
@@ -292,7 +297,7 @@ def draw_width(rng: np.random.Generator, zones: int, width_m: float, difficulty:
         return np.full(zones, width_m)
     along = np.arange(zones) * ZONE_SPACING_M
     length, phase = rng.uniform(*WIDTH_WAVE_M, 3), rng.uniform(0.0, 2 * np.pi, 3)
-    waves = np.sin(2 * np.pi * along / length[:, None] + phase[:, None]).mean(axis=0)
+    waves = sin_cos(2 * np.pi * along / length[:, None] + phase[:, None])[0].mean(axis=0)
     return width_m * (1.0 + difficulty.width_change * waves / np.abs(waves).max())
 
 

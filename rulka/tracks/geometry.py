@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulka.contracts.observation import ZONE_SPACING_M
+from rulka.tracks.trigonometry import sin_cos
 
 Floats = NDArray[np.float64]
 
@@ -62,7 +63,8 @@ def problem_in_space(centre: Floats, width: Floats, bank: Floats) -> str | None:
         A message with the place of the overlap, or None.
     """
     tangent, level, upright = line_frames(centre)
-    left = np.cos(bank)[:, None] * level + np.sin(bank)[:, None] * upright
+    sine, cosine = sin_cos(bank)
+    left = cosine[:, None] * level + sine[:, None] * upright
     return _tight_bend(tangent, left, width) or _overlap(centre, left, width)
 
 

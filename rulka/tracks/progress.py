@@ -17,6 +17,7 @@ from rulka.contracts.observation import ZONE_SPACING_M
 from rulka.machine.kernels import cached_njit
 from rulka.tracks.geometry import line_frames
 from rulka.tracks.track import Track
+from rulka.tracks.trigonometry import sin_cos
 
 PATH_SEARCH_ZONES = 400
 """Search range in zones between two samples of a driven path: 200 m, more than any car covers in 100 ms."""
@@ -27,7 +28,8 @@ def zone_frames(track: Track) -> NDArray[np.float64]:
     zones = track.exact_zones
     tangent, level, upright = line_frames(zones)
     bank = np.pad(track.bank_rad, (0, len(zones) - track.num_zones), mode="edge")[:, None]
-    left = np.cos(bank) * level + np.sin(bank) * upright
+    sine, cosine = sin_cos(bank)
+    left = cosine * level + sine * upright
     return np.ascontiguousarray(np.concatenate([tangent, left, np.cross(tangent, left)], axis=1))
 
 

@@ -173,7 +173,7 @@ def geometry_hash(track: Track) -> str:
     """Returns a hash of all properties of a track that affect a car."""
     digest = hashlib.sha256()
     for name in ("centre_m", "width_m", "bank_rad", "material", "edge", "gate_m"):
-        thousandths = np.round(np.asarray(getattr(track, name), np.float64) * 1000.0)  # the last bits vary by CPU
+        thousandths = np.round(np.asarray(getattr(track, name), np.float64) * 1000.0)  # not the last bits of recordings
         digest.update(thousandths.astype(np.int64).tobytes())
     return digest.hexdigest()[:16]
 

@@ -65,10 +65,7 @@ def races_on(road: Track) -> EvaluationRaces:
 def test_a_lap_is_found_and_driven_or_left_out_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where the last bits of sums differ, the same keys arrive milliseconds later; the races are worth it still.
-
-    The shipped lap takes the place of one that does not hold.
-    """
+    """The shipped lap takes the place of one that does not hold."""
     road = generate_track(seed=1, length_m=160.0, width_m=14.0, max_slope=0.1, gate_spacing_m=50.0, difficulty="easy")
     races = races_on(road)
     simulator, table = races.settings.simulator, races.settings.table

@@ -28,7 +28,6 @@ MEDIUM_MM = {
 
 
 def test_medium_tracks_keep_every_millimetre() -> None:
-    """Not every bit: sines and powers differ in the last ones from processor to processor."""
     for seed, golden in MEDIUM_MM.items():
         rounded = np.round(generate_track(seed, **SHAPE).centre_m * 1000).astype("<i8")
         assert hashlib.sha256(rounded.tobytes()).hexdigest() == golden
