@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from starlette.testclient import TestClient
 
 from rulka.contracts.observation import CAR, NUM_CAR_FIELDS, ZONE_SPACING_M
 from rulka.dashboard.app import make_app
+from rulka.dashboard.driving import Driving
 from rulka.datasets.formats.races import Race, Source
 from rulka.runtime.live import METRICS_FILE, TRACK_FILE, LiveCars
 from rulka.tracks.generate import generate_track
@@ -74,6 +77,32 @@ def lap_of(
     controls = np.zeros((race_time_ms // 10, 3), np.float32)
     times = (race_time_ms // 2, race_time_ms)
     return Race(race_id, source, "", player, track.uid, race_time_ms, True, times, None, controls, time_ms, state)
+
+
+STEP_TICKS = 5
+
+
+class Clock:
+    """A clock of races that stands still until it is moved, and waits for every tick that is due."""
+
+    def __init__(self, driving: Driving) -> None:
+        self.now_s, self._ticked = 100.0, threading.Semaphore(0)
+        driving.tick = partial(self._count, driving.tick)
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def _count(self, tick: Callable[[], bool]) -> bool:
+        has_ended = tick()
+        self._ticked.release()
+        return has_ended
+
+    def run(self, ticks: int) -> None:
+        """Lets so many ticks pass, a multiple of `STEP_TICKS`: the races catch up with no more at once."""
+        for _ in range(ticks // STEP_TICKS):
+            self.now_s += STEP_TICKS / 100
+            for _ in range(STEP_TICKS):
+                assert self._ticked.acquire(timeout=PATIENCE_S), "a tick that is due does not come"
 
 
 @pytest.fixture

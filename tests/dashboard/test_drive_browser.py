@@ -28,11 +28,10 @@ from rulka.stages.folders import RECORDINGS
 from rulka.tracks.campaign import campaign_track
 from rulka.tracks.track import Track
 from tests.conftest import straight_track
-from tests.dashboard.conftest import errors
+from tests.dashboard.conftest import STEP_TICKS, Clock, errors
 from tests.waiting import PATIENCE_S, wait_for
 
 KEYS = ("ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight")
-STEP_TICKS = 5
 PAD = """
 const pad = { connected: true, axes: [0, 0], buttons: [...Array(17)].map(() => ({ value: 0, pressed: false })) };
 window.pad = pad; navigator.getGamepads = () => [null, pad];
@@ -44,32 +43,21 @@ class Seat:
 
     Attributes:
         driving: the races.
+        run: lets so many ticks pass.
         page: joins them with the browser.
         server: serves the page.
         address: of the page.
     """
 
     def __init__(self, track: Track, door: socket.socket) -> None:
-        self.driving, self.now_s, self.num_ticks = Driving(track, Params().simulator), 100.0, 0
-        self.driving.tick = partial(self._counted, self.driving.tick)
+        self.driving = Driving(track, Params().simulator)
+        clock = Clock(self.driving)
+        self.run = clock.run
         keep = partial(save_drive, RECORDINGS, track=track, simulator=Params().simulator)
-        self.page = DrivePage(self.driving, keep, now=lambda: self.now_s)
+        self.page = DrivePage(self.driving, keep, now=clock)
         self.server, self.address = make_server(drive=self.page), f"http://{HOST}:{door.getsockname()[1]}/drive"
         self.thread = threading.Thread(target=self.server.run, args=([door],), daemon=True)
         self.thread.start()
-
-    def _counted(self, tick: Callable[[], bool]) -> bool:
-        has_ended = tick()
-        self.num_ticks += 1
-        return has_ended
-
-    def run(self, ticks: int) -> None:
-        """Lets so many ticks pass, and waits for them."""
-        wanted = self.num_ticks + ticks
-        while self.num_ticks < wanted:
-            now = self.num_ticks
-            self.now_s += STEP_TICKS / 100  # the most that the clock catches up with
-            wait_for(lambda now=now: self.num_ticks >= now + STEP_TICKS, "ticks")
 
 
 @pytest.fixture

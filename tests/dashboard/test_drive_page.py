@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +20,7 @@ from websockets.sync.client import connect
 
 from rulka.dashboard.app import HOST, make_app, make_server, open_port
 from rulka.dashboard.drive_page import MAX_MESSAGES_PER_S, MAX_TABS, DrivePage, make_page
-from rulka.dashboard.driving import COUNTDOWN_TICKS, Driving
+from rulka.dashboard.driving import COUNTDOWN_TICKS, Driving, Phase
 from rulka.datasets.drives import RedriveError, read_drive, save_drive
 from rulka.datasets.formats.races import RaceDataset, write_races
 from rulka.datasets.from_recordings import find_recordings, read_race_dataset
@@ -29,81 +30,80 @@ from rulka.reference.medals import Medals
 from rulka.stages.folders import RACES, RECORDINGS
 from rulka.tracks.track import TrackError
 from tests.conftest import straight_track
-from tests.dashboard.conftest import lap_of
-from tests.waiting import PATIENCE_S
-
-pytestmark = pytest.mark.slow  # An event loop and its threads: on a busy machine, waiting for a state may time out.
+from tests.dashboard.conftest import STEP_TICKS, Clock, lap_of
+from tests.waiting import PATIENCE_S, wait_for
 
 ADDRESS = "127.0.0.1:8490"
-GAS = {"kind": "drive", "steer": 0, "gas": 1, "brake": 0}
-STEP_S = 0.05
-"""How far the clock moves at once: the most that it catches up with."""
-LIMIT = 5_000
-
-
-class Clock:
-    """A clock that stands still until it is moved."""
-
-    now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
+GAS = (0.0, 1.0, 0.0)
 
 
 class Tab:
     """A page, without its script."""
 
-    def __init__(self, socket: WebSocketTestSession, clock: Clock) -> None:
-        self.socket, self._clock = socket, clock
+    def __init__(self, socket: WebSocketTestSession, driving: Driving, clock: Clock) -> None:
+        self.socket, self._driving, self._clock = socket, driving, clock
 
     def send(self, **message: object) -> None:
         self.socket.send_text(json.dumps(message))
 
     def look(self) -> dict[str, Any]:
-        """The next state, whose picture is dropped."""
-        state = self.socket.receive_json()
-        if "refused" not in state:
-            self.socket.receive_bytes()
+        """The next state; pictures are dropped."""
+        while "text" not in (message := self.socket.receive()):
+            if message["type"] == "websocket.close":
+                raise WebSocketDisconnect(message["code"])
+        return json.loads(message["text"])
+
+    def until(self, condition: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+        """Looks until a condition holds, however many pictures that takes."""
+        give_up_s = time.monotonic() + PATIENCE_S
+        while not condition(state := self.look()):
+            assert time.monotonic() < give_up_s, f"in vain, still {state}"
         return state
 
-    def until(self, condition: Callable[[dict[str, Any]], Any], *, moving: bool = False) -> dict[str, Any]:
-        """Looks until a condition holds; with `moving`, time goes on by a step at each look."""
-        for _ in range(LIMIT):
-            if condition(state := self.look()):
-                return state
-            self._clock.now_s += STEP_S * moving
-        raise AssertionError(state)
+    def hold(self, steer: float, gas: float, brake: float) -> None:
+        """Holds these controls, from the next tick on."""
+        self.send(kind="drive", steer=steer, gas=gas, brake=brake)
+        wait_for(lambda: self._driving.held.tolist() == [steer, gas, brake], "controls")
 
     def start(self) -> None:
         """Begins a race, to the end of its countdown."""
         self.send(kind="restart")
-        self.until(lambda state: state["phase"] == "countdown")
-        self.until(lambda state: state["phase"] == "racing", moving=True)
+        wait_for(lambda: self._driving.phase is Phase.COUNTDOWN, "the countdown")
+        self._clock.run(COUNTDOWN_TICKS)
+
+    def drive_on(self) -> None:
+        """Drives with the same controls until the race ends."""
+        while self._driving.phase is Phase.RACING:
+            self._clock.run(STEP_TICKS)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def driving() -> Driving:
+    return Driving(straight_track(), Params().simulator, medals=Medals(1, 2, 20_000, 30_000))
 
 
 @pytest.fixture
-def page(project: Path, clock: Clock) -> DrivePage:
+def clock(driving: Driving) -> Clock:
+    return Clock(driving)
+
+
+@pytest.fixture
+def page(project: Path, driving: Driving, clock: Clock) -> DrivePage:
     """Races on a straight road, kept in `data/recordings`."""
     (project / RECORDINGS).mkdir(parents=True)
-    track, simulator = straight_track(), Params().simulator
-    keep = partial(save_drive, RECORDINGS, track=track, simulator=simulator)
-    return DrivePage(Driving(track, simulator, medals=Medals(1, 2, 20_000, 30_000)), keep, now=clock)
+    keep = partial(save_drive, RECORDINGS, track=driving.recorder.track, simulator=Params().simulator)
+    return DrivePage(driving, keep, now=clock)
 
 
 @pytest.fixture
-def seat(page: DrivePage, clock: Clock) -> Iterator[Callable]:
+def seat(page: DrivePage, driving: Driving, clock: Clock) -> Iterator[Callable]:
     """Returns a context manager that opens a tab."""
     with TestClient(make_app(drive=page), base_url=f"http://{ADDRESS}") as client:
 
         @contextmanager
         def open_tab(origin: str = f"http://{ADDRESS}") -> Iterator[Tab]:
             with client.websocket_connect(f"ws://{ADDRESS}/drive/socket", headers={"origin": origin}) as socket:
-                yield Tab(socket, clock)
+                yield Tab(socket, driving, clock)
 
         yield open_tab
 
@@ -121,7 +121,7 @@ def test_the_page_has_the_look_and_the_headers_of_the_others(page: DrivePage) ->
     assert TestClient(make_app(), base_url=f"http://{ADDRESS}").get("/drive").status_code == 404
 
 
-def test_a_race_from_the_countdown_to_the_recording(seat: Callable, clock: Clock) -> None:
+def test_a_race_from_the_countdown_to_the_recording(seat: Callable, driving: Driving, clock: Clock) -> None:
     """Every tick of the clock is one of the race, and what was driven is what `races` reads."""
     with seat() as tab:
         first = tab.socket.receive_json()
@@ -130,21 +130,24 @@ def test_a_race_from_the_countdown_to_the_recording(seat: Callable, clock: Clock
         tab.send(kind="name", name=" Zoë/.. ")
         tab.send(kind="restart")
         tab.until(lambda state: state["phase"] == "countdown")
-        began_s = clock.now_s
-        tab.until(lambda state: state["phase"] == "racing", moving=True)
-        assert round((clock.now_s - began_s) * 100) in range(COUNTDOWN_TICKS, COUNTDOWN_TICKS + 11)
-        tab.send(**GAS)
-        tab.until(lambda state: state["time_ms"] >= 500, moving=True)
-        tab.send(kind="drive", steer=-0.25, gas=1, brake=0)
-        tab.until(lambda state: state["inputs"] == 2, moving=True)
-        tab.send(**GAS)
-        ended = tab.until(lambda state: state["phase"] == "finished", moving=True)
+        clock.run(COUNTDOWN_TICKS - STEP_TICKS)
+        assert driving.phase is Phase.COUNTDOWN
+        clock.run(STEP_TICKS)
+        assert driving.phase is Phase.RACING
+        tab.hold(*GAS)
+        clock.run(50)
+        tab.hold(-0.25, 1.0, 0.0)
+        clock.run(STEP_TICKS)
+        tab.hold(*GAS)
+        tab.drive_on()
+        ended = tab.until(lambda state: state["phase"] == "finished")
         assert (ended["medal"], len(ended["splits"]), ended["is_offered"]) == ("silver", 3, False)
+        assert ended["inputs"] == 3
         kept = tab.until(lambda state: state["kept"])["kept"]
     race, track = read_drive(Path(kept))
     assert Path(kept).parent == RECORDINGS
     assert (race.player, race.race_time_ms, track.uid) == ("Zoë/..", ended["time_ms"], "straight")
-    assert set(race.controls[:, 0].tolist()) == {0.0, -0.25}
+    assert race.controls[:, 0].tolist() == 50 * [0.0] + 5 * [-0.25] + (len(race.controls) - 55) * [0.0]
     files = find_recordings(RECORDINGS, with_drives=True)
     dataset = read_race_dataset(RECORDINGS, files, None, Params().races.select, lambda: None)
     assert [(each.source, each.race_id) for each in dataset.races] == [("drive", race.race_id)]
@@ -155,11 +158,11 @@ def test_no_tick_is_left_out_where_the_machine_is_too_slow(seat: Callable, clock
     """Of a second that comes at once five ticks are driven, and the page is told."""
     with seat() as tab:
         tab.start()
-        tab.send(**GAS)
-        time_ms = tab.until(lambda state: state["pace"] == 1.0)["time_ms"]
+        tab.hold(*GAS)
+        clock.run(50)
         clock.now_s += 1.0
         state = tab.until(lambda state: state["pace"] < 1.0)
-        assert state["time_ms"] == time_ms + 50
+        assert state["time_ms"] == 550
         assert 0.0 < state["pace"] < 0.8
 
 
@@ -168,8 +171,9 @@ def test_an_unfinished_race_is_kept_when_it_is_asked_for(seat: Callable) -> None
         tab.send(kind="keep")  # there is none yet
         for _ in range(2):
             tab.start()
-            tab.send(kind="drive", steer=1, gas=1, brake=0)
-            ended = tab.until(lambda state: state["phase"] == "left the track", moving=True)
+            tab.hold(1.0, 1.0, 0.0)
+            tab.drive_on()
+            ended = tab.until(lambda state: state["phase"] == "left the track")
             assert (ended["is_offered"], ended["kept"]) == (True, "")
         assert not list(RECORDINGS.iterdir())
         tab.send(kind="keep")
@@ -190,10 +194,10 @@ def test_what_cannot_be_kept_is_said(page: DrivePage, seat: Callable, monkeypatc
         tab.send(kind="name", name="a\nb")
         assert "cannot be the name of a driver" in tab.until(lambda state: state["problem"])["problem"]
         tab.start()
-        tab.send(**GAS)
-        tab.until(lambda state: state["phase"] == "finished", moving=True)
-        assert tab.until(lambda state: state["problem"])["problem"] == "its inputs drive another race"
-        assert tab.look()["player"] == "driver"
+        tab.hold(*GAS)
+        tab.drive_on()
+        ended = tab.until(lambda state: state["phase"] == "finished" and state["problem"])
+        assert (ended["problem"], ended["player"]) == ("its inputs drive another race", "driver")
 
 
 def test_a_second_tab_watches_and_takes_over_when_the_first_is_gone(seat: Callable, clock: Clock) -> None:
@@ -202,33 +206,30 @@ def test_a_second_tab_watches_and_takes_over_when_the_first_is_gone(seat: Callab
             assert not first.look()["drives"], "the other one was first"
         with seat() as watcher:
             other.start()
-            other.send(**GAS)
-            other.until(lambda state: state["time_ms"] >= 300, moving=True)
-            seen = watcher.until(lambda state: state["time_ms"] >= 300)
-            assert not seen["drives"]
+            other.hold(*GAS)
+            clock.run(30)
+            assert not watcher.until(lambda state: state["time_ms"] == 300)["drives"]
             other.socket.close()
-            paused = watcher.until(lambda state: state["drives"])
-            assert paused["is_paused"]
-            clock.now_s += STEP_S
-            assert watcher.look()["time_ms"] == paused["time_ms"]
-            watcher.send(**GAS)
-            state = watcher.until(lambda state: state["time_ms"] > paused["time_ms"], moving=True)
-            assert not state["is_paused"]
+            watcher.until(lambda state: state["drives"] and state["is_paused"])
+            clock.run(STEP_TICKS)
+            watcher.hold(*GAS)
+            clock.run(STEP_TICKS)
+            state = watcher.until(lambda state: state["time_ms"] > 300)
+            assert (state["time_ms"], state["is_paused"]) == (350, False)
 
 
 def test_nothing_runs_without_a_tab(page: DrivePage, seat: Callable, clock: Clock) -> None:
     with seat() as tab:
         tab.start()
-        tab.send(**GAS)
-        before = tab.until(lambda state: state["time_ms"] >= 300, moving=True)
+        tab.hold(*GAS)
+        clock.run(30)
     assert all(task.done() or task.cancelling() for task in page._work)
     clock.now_s += 60.0
     with seat() as tab:  # as after a reload
         again = tab.look()
         assert again["is_paused"]
         assert again["drives"]
-        assert 0 <= again["time_ms"] - before["time_ms"] <= 50
-        assert again["pace"] == 1.0
+        assert (again["time_ms"], again["pace"]) == (300, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +261,7 @@ def test_malformed_messages_end_the_connection(seat: Callable, message: str | by
 def test_too_many_messages_or_tabs_and_strange_origins_are_refused(seat: Callable) -> None:
     with seat() as tab:
         for _ in range(MAX_MESSAGES_PER_S + 1):
-            tab.send(**GAS)
+            tab.send(kind="drive")
         assert tab.until(lambda state: "refused" in state)["refused"] == "more than 200 messages in a second"
     with seat() as first, seat() as watcher:
         watcher.send(kind="restart")
