@@ -29,7 +29,7 @@ from websockets.typing import Origin
 
 from benchmarks.harness import show
 from rulka.dashboard.app import HOST, make_server, open_port
-from rulka.dashboard.drive_page import HEIGHT, WIDTH, DrivePage
+from rulka.dashboard.drive_page import HEIGHT, WIDTH, DrivePage, Lost
 from rulka.dashboard.driving import Driving, Ghost
 from rulka.evaluation.race import EvaluationRaces, find_reference_race
 from rulka.params import Params
@@ -59,7 +59,7 @@ def prepared(*, with_ghost: bool) -> Driving:
 def serve(pipe: Connection, with_ghost: bool) -> None:
     """Serves until the process is terminated; sends its port through `pipe`."""
     driving = prepared(with_ghost=with_ghost)
-    page = DrivePage(driving, lambda _: Path("not kept"))
+    page = DrivePage(driving, lambda _: Path("not kept"), lambda *_: Lost([], ""))
     page.picture(driving.shot())
     driving.recorder.tick((0.0, 0.0, 0.0))
     with open_port(0) as door:

@@ -178,7 +178,7 @@ def coach(
     """
     from dataclasses import asdict
 
-    from rulka.evaluation.coach import HEAD, agent_coach, coach_race, coached_rows, coached_summary, planner_coach
+    from rulka.evaluation.coach import agent_coach, coach_race, coached_summary, coached_table, planner_coach
     from rulka.evaluation.contest import agent_driver
     from rulka.evaluation.metrics import text_table
     from rulka.evaluation.race import EvaluationRaces
@@ -194,7 +194,7 @@ def coach(
     else:
         chosen = agent_coach(agent_driver(_named_source(Path(agent)), races, use_device(device)).policy, races)
     found = coach_race(result, chosen)
-    report(asdict(found), lambda: f"{text_table([HEAD, *coached_rows(found)])}\n\n{coached_summary(found)}", as_json)
+    report(asdict(found), lambda: f"{text_table(coached_table(found))}\n\n{coached_summary(found)}", as_json)
 
 
 def _named_source(source: Path) -> Path:

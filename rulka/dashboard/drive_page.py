@@ -1,7 +1,7 @@
 """Joins a person's races with a browser: a websocket takes controls and sends pictures.
 
 The page sends `Message`s as JSON. It gets a state as JSON and then a JPEG that shows it, 30 times a second. The first
-tab drives, others watch. Every finished race is kept, an unfinished one on request.
+tab drives, others watch. Every finished race is kept and coached, an unfinished one is kept on request.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import asyncio
 import io
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from PIL import Image
 from pydantic import BaseModel, Field
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -27,11 +28,16 @@ from rulka.datasets.drives import SUFFIX as DRIVE_SUFFIX
 from rulka.datasets.drives import Recorder, check_player, save_drive
 from rulka.datasets.formats.races import META_FILE, Race, load_main_track
 from rulka.datasets.from_recordings import SUFFIX as GAME_SUFFIX
+from rulka.evaluation.coach import coach_race, coached_summary, coached_table, planner_coach
+from rulka.evaluation.dataset import demonstration_results
 from rulka.evaluation.race import EvaluationRaces, find_reference_race
+from rulka.evaluation.results import RaceResult
 from rulka.machine.errors import UserError
 from rulka.operations.tracks import tracks_to_race_on
 from rulka.params import Params
 from rulka.reference.medals import medals_of
+from rulka.simulator.race_settings import RaceSettings
+from rulka.simulator.race_start import Starts
 from rulka.simulator.scene import bake_scene
 from rulka.stages.folders import RACES, RECORDINGS
 from rulka.stages.outputs import check_folder
@@ -72,10 +78,17 @@ class Message(BaseModel, extra="forbid", strict=True):
     name: str = ""
 
 
+class Lost(NamedTuple):
+    """Where a race lost time: a table with its head, and a sentence on the whole race."""
+
+    table: list[tuple[str, ...]]
+    summary: str
+
+
 class DrivePage:
     """The races of one person, and the tabs that show them.
 
-    Everything runs in one event loop; drawing and saving run in threads. Without a tab, nothing runs.
+    Everything runs in one event loop; drawing, saving and coaching run in threads. Without a tab, nothing runs.
 
     Attributes:
         track: the track.
@@ -83,22 +96,28 @@ class DrivePage:
     """
 
     def __init__(
-        self, driving: Driving, keep: Callable[[Race], Path], *, now: Callable[[], float] = time.monotonic
+        self,
+        driving: Driving,
+        keep: Callable[[Race], Path],
+        coach: Callable[[RaceResult, Ghost | None], Lost],
+        *,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begins before the first race.
 
         Args:
             driving: the races.
             keep: writes a race, and returns the file.
+            coach: finds where a finished race lost time, also to a ghost.
             now: clock of wall time, in seconds.
         """
         self.track, self.medals = driving.recorder.track, driving.medals
-        self._driving, self._keep, self._now = driving, keep, now
+        self._driving, self._keep, self._coach, self._now = driving, keep, coach, now
         self._scene = bake_scene(self.track)
         self._tabs: list[WebSocket] = []
         self._work: list[asyncio.Task[None]] = []
-        self._keeping: asyncio.Task[None] | None = None
-        self._is_kept = False
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._is_kept, self._coaching, self._lost = False, asyncio.Lock(), Lost([], "")
         self._player, self._kept, self._problem = "driver", "", ""
 
     async def connect(self, tab: WebSocket) -> None:
@@ -179,15 +198,21 @@ class DrivePage:
         while True:
             num_applied = self._driving.num_applied
             for _ in range(self._clock.due(self._now())):
-                if self._driving.tick() and self._driving.phase is Phase.FINISHED:
+                if self._driving.tick() and (race := self._driving.finished) and self._driving.phase is Phase.FINISHED:
                     self._keep_race()
+                    self._begin(self._coach_race(race, self._driving.ghost))
             if self._driving.num_applied != num_applied:
                 self._news.set()
             await asyncio.sleep(self._clock.wait_s(self._now()))
 
     def _keep_race(self) -> None:
         self._is_kept = True
-        self._keeping = asyncio.create_task(self._write(self._driving.recorder.race(self._player)))
+        self._begin(self._write(self._driving.recorder.race(self._player)))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._under_way.add(task)  # the loop itself keeps no task
+        task.add_done_callback(self._under_way.discard)
 
     async def _write(self, race: Race) -> None:
         try:
@@ -195,6 +220,11 @@ class DrivePage:
             self._kept = path.as_posix()
         except UserError as error:
             self._problem = error.for_people()
+
+    async def _coach_race(self, race: RaceResult, ghost: Ghost | None) -> None:
+        async with self._coaching:
+            if race is self._driving.finished:  # else the next one is waiting
+                self._lost = await asyncio.to_thread(self._coach, race, ghost)
 
     async def _paint(self) -> None:
         """Draws the present state for all tabs, `FPS` times a second, or sooner after new controls."""
@@ -208,6 +238,7 @@ class DrivePage:
                 "kept": self._kept,
                 "is_offered": self._is_offered(),
                 "problem": self._problem,
+                "lost": self._lost._asdict(),
             }
             picture = await asyncio.to_thread(self.picture, self._driving.shot())
             shown, self._next = self._next, loop.create_future()
@@ -255,14 +286,23 @@ def make_page(name: str | None, params: Params) -> DrivePage:
     track, ghost, lap_ms = _road(name, params)
     check_folder(RECORDINGS).mkdir(exist_ok=True)
     driving = Driving(track, params.simulator, ghost, medals_of(track, lap_ms))
-    page = DrivePage(driving, partial(save_drive, RECORDINGS, track=track, simulator=params.simulator))
+    settings = EvaluationRaces.of(track, params).settings
+    keep = partial(save_drive, RECORDINGS, track=track, simulator=params.simulator)
+    page = DrivePage(driving, keep, partial(_coached, settings=settings))
     # Compiling kernels later would stop the clock for seconds.
     page.picture(driving.shot())
     recorder = Recorder(track, params.simulator)
     recorder.tick((0.0, 1.0, 0.0))
+    (tried,) = demonstration_results([recorder.race("driver")], track)
+    planner_coach(tried, settings)(Starts(*np.array([[track.length_m - 1.0], [0.0], [0.0], [10.0]])), track.gate_m[-1:])
     with TemporaryDirectory() as folder:
         save_drive(Path(folder), recorder.race("driver"), track, params.simulator)
     return page
+
+
+def _coached(race: RaceResult, ghost: Ghost | None, settings: RaceSettings) -> Lost:
+    found = coach_race(race, planner_coach(race, settings), ghost and ghost.race)
+    return Lost(coached_table(found), coached_summary(found))
 
 
 def _road(name: str | None, params: Params) -> tuple[Track, Ghost | None, int | None]:

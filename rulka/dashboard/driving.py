@@ -91,6 +91,7 @@ class Driving:
     Attributes:
         recorder: the car, and the record of the present race.
         phase: of the present race.
+        finished: the race that finished last; None before.
         is_paused: True while ticks change nothing.
         held: [3] float32 controls of the next ticks.
         ghost: what the present race is compared with: the given ghost, or the best race so far; None without either.
@@ -104,6 +105,7 @@ class Driving:
         self.recorder = Recorder(track, simulator)
         self.phase, self.is_paused = Phase.READY, False
         self.ghost, self.medals = ghost, medals
+        self.finished: RaceResult | None = None
         self._best: RaceResult | None = None
         self._keeps_ghost = ghost is not None
         self._motion: Motion | None = None
@@ -154,8 +156,8 @@ class Driving:
     def _phase_now(self) -> Phase:
         car = self.recorder.car
         if car.is_finished[0]:
-            (result,) = demonstration_results([self.recorder.race("")], self.recorder.track)
-            self._best = min(filter(None, (self._best, result)), key=lambda race: race.duration_ms)
+            (self.finished,) = demonstration_results([self.recorder.race("")], self.recorder.track)
+            self._best = min(filter(None, (self._best, self.finished)), key=lambda race: race.duration_ms)
             return Phase.FINISHED
         if car.is_off_track[0]:
             return Phase.OFF_TRACK

@@ -4,6 +4,8 @@ What a bend cost is the difference of two simulated drives to the exit of the ne
 bend, or at the next. So it counts what a faster exit is worth, but no gain further on. A whole race of the coach tells
 what all changes together gain; the losses do not add up to it, as a faster car meets the next bend differently.
 
+What a bend lost to a ghost is the difference of the times between its ends. These do add up, to that of the race times.
+
 Dimensions: B bends, N cars.
 """
 
@@ -71,6 +73,7 @@ class Bend:
         from_m, to_m: metres along the track.
         turn_deg: total turn, positive left.
         lost_s: seconds lost by the exit of the next bend; None if the race or the coach does not get there.
+        to_ghost_s: seconds lost to a ghost between the ends; None without one, or if either car does not get there.
         race, coach: how both drove it.
     """
 
@@ -78,6 +81,7 @@ class Bend:
     to_m: float
     turn_deg: float
     lost_s: float | None
+    to_ghost_s: float | None
     race: Drive
     coach: Drive
 
@@ -106,8 +110,8 @@ Coach = Callable[[Starts, Floats], list[RaceResult]]
 """Drives cars from starts to goals [N], in metres along the track."""
 
 
-def coach_race(result: RaceResult, coach: Coach) -> Coached:
-    """Compares a race from the start line with a coach, bend by bend.
+def coach_race(result: RaceResult, coach: Coach, ghost: RaceResult | None = None) -> Coached:
+    """Compares a race from the start line with a coach, and with a ghost if there is one, bend by bend.
 
     The coach takes over a car placed on the road where the race's car was, as fast and in the same direction.
     """
@@ -120,6 +124,7 @@ def coach_race(result: RaceResult, coach: Coach) -> Coached:
     # The next drive begins at a sample, shortly beyond the cut, and so ends what the race drove itself.
     exit_s = [*entry_s[1:num_bends], time_at_distance_s(result, cuts[num_bends : num_bends + 1]).item()]
     turned = np.cumsum(bends(track)[0]) * ZONE_SPACING_M
+    to_ghost_s = np.diff(_passing_s(result, cuts) - _passing_s(ghost, cuts)) if ghost else np.full(num_bends, np.nan)
     found = []
     for k, drive in enumerate(driven):
         at_goal = partial(time_at_distance_s, distance_m=goals[k : k + 1])
@@ -130,7 +135,8 @@ def coach_race(result: RaceResult, coach: Coach) -> Coached:
             from_m=float(cuts[k]),
             to_m=float(cuts[k + 1]),
             turn_deg=math.degrees(turn),
-            lost_s=float(lost_s) if np.isfinite(lost_s) else None,
+            lost_s=_known(lost_s),
+            to_ghost_s=_known(to_ghost_s[k]),
             race=_drive(result, cuts[k], cuts[k + 1], turn),
             coach=_drive(drive, cuts[k], cuts[k + 1], turn),
         )
@@ -178,22 +184,25 @@ def agent_coach(policy: Policy, races: EvaluationRaces) -> Coach:
     return coach
 
 
-HEAD = ("bend", "entry, least, exit", "of the coach", "lost", "what the coach does")
-
-
-def coached_rows(coached: Coached) -> list[tuple[str, ...]]:
-    """Returns the rows of a table with `HEAD`; speeds are in km/h."""
-    return [
-        (
+def coached_table(coached: Coached) -> list[tuple[str, ...]]:
+    """Returns the head and the rows of a table; speeds are in km/h. Only against a ghost it has a column of that."""
+    has_ghost = any(bend.to_ghost_s is not None for bend in coached.bends)
+    ghost_head = ("to the ghost",) if has_ghost else ()
+    rows = [("bend", "entry, least, exit", *ghost_head, "of the coach", "lost", "what the coach does")]
+    for bend in coached.bends:
+        # In milliseconds, so that what is shown adds up, too.
+        to_ghost = "\N{EN DASH}" if bend.to_ghost_s is None else f"{bend.to_ghost_s:+z.3f} s"
+        row = (
             f"{bend.from_m:.0f} to {bend.to_m:.0f} m, {abs(bend.turn_deg):.0f}\N{DEGREE SIGN} "
             f"{'left' if bend.turn_deg > 0 else 'right'}",
             f"{bend.race.entry_kmh:.0f}, {bend.race.least_kmh:.0f}, {bend.race.exit_kmh:.0f}",
+            *([to_ghost] if has_ghost else []),
             f"{bend.coach.entry_kmh:.0f}, {bend.coach.least_kmh:.0f}, {bend.coach.exit_kmh:.0f}",
             "\N{EN DASH}" if bend.lost_s is None else f"{bend.lost_s:+z.2f} s, {bend.lost_m:+z.0f} m",
             "; ".join(_differences(bend)),
         )
-        for bend in coached.bends
-    ]
+        rows.append(row)
+    return rows
 
 
 def _differences(bend: Bend) -> Iterator[str]:
@@ -223,6 +232,16 @@ def bend_cuts(track: Track) -> Floats:
     turns = [(low, high) for low, high in pairwise(edges) if abs(turn[low:high].sum()) * ZONE_SPACING_M > SMALLEST_RAD]
     middles = [0.5 * ZONE_SPACING_M * (before[1] + after[0]) for before, after in pairwise(turns)]
     return np.array([0.0, *middles, track.length_m])
+
+
+def _passing_s(result: RaceResult, cuts: Floats) -> Floats:
+    """Returns [B + 1] when a race passed each cut; NaN where it did not."""
+    finish_s = np.nan if result.time_s is None else result.time_s
+    return np.append(time_at_distance_s(result, cuts[:-1]), finish_s)
+
+
+def _known(seconds: float) -> float | None:
+    return float(seconds) if np.isfinite(seconds) else None
 
 
 def _samples_at(result: RaceResult, along_m: Floats) -> NDArray[np.int64]:

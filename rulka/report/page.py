@@ -18,7 +18,7 @@ from rulka.agents.algorithms import label_of
 from rulka.agents.params import ALGORITHMS
 from rulka.contracts.artifacts import META_FILE, read_meta
 from rulka.datasets.formats.races import QuarantinedFile, Race
-from rulka.evaluation.coach import HEAD, Coached, coached_rows, coached_summary
+from rulka.evaluation.coach import Coached, coached_summary, coached_table
 from rulka.evaluation.metrics import TRACK_HEAD, Json, format_medals, track_rows
 from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.results import Evaluation
@@ -131,8 +131,7 @@ def render_report(report: Report) -> str:
         unchanged=_unchanged(evaluation),
         track_head=TRACK_HEAD,
         track_rows=track_rows(metrics["tracks"]) if len(metrics["tracks"]) > 1 else [],
-        coach_head=HEAD,
-        coach_rows=coached_rows(report.coached),
+        coach_table=coached_table(report.coached),
         coach_summary=coached_summary(report.coached),
         video_source=_video_source(report.video),
         given=[_extra_inputs(meta) for meta in report.origins.agents],

@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 
 from rulka.contracts.observation import CAR, NUM_CAR_FIELDS, ZONE_SPACING_M
 from rulka.dashboard.app import make_app
+from rulka.dashboard.drive_page import Lost
 from rulka.dashboard.driving import Driving
 from rulka.datasets.formats.races import Race, Source
 from rulka.runtime.live import METRICS_FILE, TRACK_FILE, LiveCars
@@ -80,6 +81,7 @@ def lap_of(
 
 
 STEP_TICKS = 5
+LOST = Lost([("bend", "lost"), ("0 to 9 m", "+0.50 s")], "The coach takes 5.00 s.")
 
 
 class Clock:

@@ -28,7 +28,7 @@ from rulka.stages.folders import RECORDINGS
 from rulka.tracks.campaign import campaign_track
 from rulka.tracks.track import Track
 from tests.conftest import straight_track
-from tests.dashboard.conftest import STEP_TICKS, Clock, errors
+from tests.dashboard.conftest import LOST, STEP_TICKS, Clock, errors
 from tests.waiting import PATIENCE_S, wait_for
 
 KEYS = ("ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight")
@@ -54,7 +54,7 @@ class Seat:
         clock = Clock(self.driving)
         self.run = clock.run
         keep = partial(save_drive, RECORDINGS, track=track, simulator=Params().simulator)
-        self.page = DrivePage(self.driving, keep, now=clock)
+        self.page = DrivePage(self.driving, keep, lambda *_: LOST, now=clock)
         self.server, self.address = make_server(drive=self.page), f"http://{HOST}:{door.getsockname()[1]}/drive"
         self.thread = threading.Thread(target=self.server.run, args=([door],), daemon=True)
         self.thread.start()
@@ -175,6 +175,9 @@ def test_copper_oval_from_the_first_key_to_the_recording(browser: Chrome, serve:
     assert (race.player, road.name) == ("Ann \N{GREEK SMALL LETTER OMEGA}", "Copper Oval")
     assert text(browser, "word").startswith(f"{(race.race_time_ms or 0) / 1000:.2f} s")
     assert len(browser.find_elements(By.CSS_SELECTOR, "#splits tr")) == len(road.gate_m)
+    wait_for(lambda: text(browser, "summary") == LOST.summary, "the coach")
+    table = browser.find_element(By.CSS_SELECTOR, "#lost-time table")
+    assert table.text.splitlines() == ["bend lost", "0 to 9 m +0.50 s"]
     press(browser, "KeyR")
     wait_for(lambda: "your best race" in text(browser, "ghost"), "the ghost")
     assert errors(browser) == []

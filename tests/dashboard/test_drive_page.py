@@ -19,18 +19,19 @@ from starlette.websockets import WebSocketDisconnect
 from websockets.sync.client import connect
 
 from rulka.dashboard.app import HOST, make_app, make_server, open_port
-from rulka.dashboard.drive_page import MAX_MESSAGES_PER_S, MAX_TABS, DrivePage, make_page
-from rulka.dashboard.driving import COUNTDOWN_TICKS, Driving, Phase
+from rulka.dashboard.drive_page import MAX_MESSAGES_PER_S, MAX_TABS, DrivePage, Lost, make_page
+from rulka.dashboard.driving import COUNTDOWN_TICKS, OWN_BEST, Driving, Ghost, Phase
 from rulka.datasets.drives import RedriveError, read_drive, save_drive
 from rulka.datasets.formats.races import RaceDataset, write_races
 from rulka.datasets.from_recordings import find_recordings, read_race_dataset
+from rulka.evaluation.results import RaceResult
 from rulka.machine.errors import UserError
 from rulka.params import Params
 from rulka.reference.medals import Medals
 from rulka.stages.folders import RACES, RECORDINGS
 from rulka.tracks.track import TrackError
 from tests.conftest import straight_track
-from tests.dashboard.conftest import STEP_TICKS, Clock, lap_of
+from tests.dashboard.conftest import LOST, STEP_TICKS, Clock, lap_of
 from tests.waiting import PATIENCE_S, wait_for
 
 ADDRESS = "127.0.0.1:8490"
@@ -92,7 +93,7 @@ def page(project: Path, driving: Driving, clock: Clock) -> DrivePage:
     """Races on a straight road, kept in `data/recordings`."""
     (project / RECORDINGS).mkdir(parents=True)
     keep = partial(save_drive, RECORDINGS, track=driving.recorder.track, simulator=Params().simulator)
-    return DrivePage(driving, keep, now=clock)
+    return DrivePage(driving, keep, lambda *_: LOST, now=clock)
 
 
 @pytest.fixture
@@ -144,6 +145,8 @@ def test_a_race_from_the_countdown_to_the_recording(seat: Callable, driving: Dri
         assert (ended["medal"], len(ended["splits"]), ended["is_offered"]) == ("silver", 3, False)
         assert ended["inputs"] == 3
         kept = tab.until(lambda state: state["kept"])["kept"]
+        lost = tab.until(lambda state: state["lost"]["table"])["lost"]
+        assert lost == {"table": [["bend", "lost"], ["0 to 9 m", "+0.50 s"]], "summary": "The coach takes 5.00 s."}
     race, track = read_drive(Path(kept))
     assert Path(kept).parent == RECORDINGS
     assert (race.player, race.race_time_ms, track.uid) == ("Zoë/..", ended["time_ms"], "straight")
@@ -152,6 +155,32 @@ def test_a_race_from_the_countdown_to_the_recording(seat: Callable, driving: Dri
     dataset = read_race_dataset(RECORDINGS, files, None, Params().races.select, lambda: None)
     assert [(each.source, each.race_id) for each in dataset.races] == [("drive", race.race_id)]
     assert dataset.main_track.length_m == track.length_m
+
+
+def test_a_finished_race_is_compared_with_the_planner_and_with_the_ghost_of_then(
+    page: DrivePage, seat: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first race has no ghost; it is that of the second. The table stays until the next one is there."""
+    told: list[tuple[int, str | None]] = []
+    may_go_on = threading.Event()
+
+    def coach(race: RaceResult, ghost: Ghost | None) -> Lost:
+        told.append((race.duration_ms, ghost and ghost.label))
+        assert may_go_on.wait(PATIENCE_S)
+        return Lost([("bend",), (str(len(told)),)], "")
+
+    monkeypatch.setattr(page, "_coach", coach)
+    with seat() as tab:
+        for steer in (0.0, 1 / 512, 0.0):
+            tab.start()
+            tab.hold(0.0, 1.0, 0.0)
+            tab.hold(steer, 1.0, 0.0)
+            tab.drive_on()
+        assert tab.until(lambda state: state["phase"] == "finished")["lost"]["table"] == []
+        may_go_on.set()
+        tab.until(lambda state: state["lost"]["table"] == [["bend"], ["2"]])
+        first_ms, last_ms = told[0][0], told[1][0]
+    assert told == [(first_ms, None), (last_ms, OWN_BEST)], "the race between them was not the last one any more"
 
 
 def test_no_tick_is_left_out_where_the_machine_is_too_slow(seat: Callable, clock: Clock) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from rulka.contracts.actions import FORWARD, action_table
-from rulka.evaluation.coach import agent_coach, bend_cuts, coach_race, coached_rows, coached_summary, planner_coach
+from rulka.evaluation.coach import agent_coach, bend_cuts, coach_race, coached_summary, coached_table, planner_coach
 from rulka.evaluation.race import EvaluationRaces, RandomPolicy, find_reference_race, race
 from rulka.evaluation.results import RaceResult
 from rulka.params import read_params
@@ -64,7 +65,8 @@ def test_a_slow_race_loses_in_each_bend_and_the_coach_gains_over_the_whole() -> 
         assert bend.race.coast_m > bend.coach.coast_m
     # Two bends: the first counts to the finish, and so does the second.
     assert sum(bend.lost_s or 0.0 for bend in found.bends) == pytest.approx(gained_s, abs=0.15)
-    assert all("off the gas for" in row[-1] for row in coached_rows(found))
+    assert all("off the gas for" in row[-1] for row in coached_table(found)[1:])
+    assert "to the ghost" not in coached_table(found)[0]
 
 
 def test_a_coach_who_repeats_the_race_gains_nothing() -> None:
@@ -78,6 +80,34 @@ def test_a_coach_who_repeats_the_race_gains_nothing() -> None:
 
     found = coach_race(result, repeat)
     assert [bend.lost_s for bend in found.bends] == pytest.approx([0.0, 0.0], abs=0.0011)
+
+
+def test_what_bends_lost_to_a_ghost_adds_up_to_the_difference_of_the_times() -> None:
+    """Of what is shown, too; a ghost that does not finish is compared as far as it came."""
+    races = races_on(campaign_track("copper-oval"))
+    result, ghost = slow_race(races), find_reference_race(RACES, races)
+    assert ghost is not None
+    coach = agent_coach(lambda image, floats: np.full(len(floats), FORWARD), races)
+    found = coach_race(result, coach, ghost)
+    head, *rows = coached_table(found)
+    behind_s = (result.time_s or 0.0) - (ghost.time_s or 0.0)
+    assert behind_s > 1.0
+    assert [bend.to_ghost_s > 0.5 for bend in found.bends if bend.to_ghost_s] == [True, True]
+    assert sum(bend.to_ghost_s or 0.0 for bend in found.bends) == pytest.approx(behind_s, abs=1e-9)
+    shown_s = [float(row[head.index("to the ghost")].removesuffix(" s")) for row in rows]
+    assert sum(shown_s) == pytest.approx(behind_s, abs=0.002)
+    begun = {name: getattr(ghost, name)[:20] for name in ("sample_ms", "cars", "along_m", "controls")}
+    unfinished = coach_race(result, coach, dataclasses.replace(ghost, end="left the track", time_ms=None, **begun))
+    assert [bend.to_ghost_s for bend in unfinished.bends] == [None, None]
+    assert coached_table(unfinished)[0] == coached_table(coach_race(result, coach))[0]
+
+
+def test_a_steady_ghost_by_hand(track: Track, make_race: Callable[..., RaceResult]) -> None:
+    """100 m at 20 m/s take 5 s, at 25 m/s 4 s; the road is one straight."""
+    found = coach_race(make_race(20.0), lambda starts, goals: [make_race(25.0) for _ in goals], make_race(25.0))
+    (bend,) = found.bends
+    assert bend.to_ghost_s == pytest.approx(1.0)
+    assert coached_table(found)[1][2] == "+1.000 s"
 
 
 def part_of(result: RaceResult, first: int) -> RaceResult:
@@ -115,7 +145,7 @@ def test_an_agent_has_nothing_to_learn_from_itself(track: Track) -> None:
     assert bend.lost_s == pytest.approx(0.0, abs=0.002)
     assert found.coach_s == pytest.approx(found.time_s, abs=0.002)
     assert dataclasses.asdict(bend.race) == pytest.approx(dataclasses.asdict(bend.coach), abs=0.1)
-    assert coached_rows(found)[0][-1] == ""  # the same inputs
+    assert coached_table(found)[1][-1] == ""  # the same inputs
 
 
 def test_a_race_that_does_not_finish_is_coached_as_far_as_it_came() -> None:

@@ -70,6 +70,18 @@ function word() {
 }
 function put(id, text) { const place = by(id); place.hidden = !text; if (place.textContent !== text) place.textContent = text; }
 
+/** Puts rows of texts into a part of a table, unless they are there. */
+function fill(id, rows, kind = "td") {
+  const part = by(id), text = JSON.stringify(rows);
+  if (part.dataset.shown === text) return;
+  part.dataset.shown = text;
+  part.replaceChildren(...rows.map(cells => {
+    const row = document.createElement("tr");
+    row.append(...cells.map((cell, place) => Object.assign(document.createElement(place ? kind : "th"), { textContent: cell })));
+    return row;
+  }));
+}
+
 function show() {
   const last = state.splits.at(-1), isEnd = state.phase === "finished";
   put("time", seconds(state.time_ms)); put("speed", `${state.speed_kmh} km/h`); put("word", word());
@@ -79,11 +91,9 @@ function show() {
   const ghostTime = state.ghost_ms ? `, ${seconds(state.ghost_ms)} s` : "";
   put("ghost", state.ghost ? `The ghost is ${state.ghost}${ghostTime}.` : "Your best race becomes the ghost.");
   put("kept", state.kept && `Kept as ${state.kept}.`); put("problem", state.problem); by("keep").hidden = !state.is_offered || !state.drives;
-  by("splits").replaceChildren(...state.splits.map(([own, behind], k) => {
-    const row = document.createElement("tr"), cells = [isEnd && k === state.splits.length - 1 ? "finish" : k + 1, seconds(own), behind === null ? "\u2013" : signed(behind)];
-    row.append(...cells.map((text, place) => Object.assign(document.createElement(place ? "td" : "th"), { textContent: text })));
-    return row;
-  }));
+  fill("splits", state.splits.map(([own, behind], k) => [isEnd && k === state.splits.length - 1 ? "finish" : k + 1, seconds(own), behind === null ? "\u2013" : signed(behind)]));
+  by("lost-time").hidden = !state.lost.summary; put("summary", state.lost.summary);
+  fill("bend", state.lost.table.slice(0, 1), "th"); fill("bends", state.lost.table.slice(1));
   document.documentElement.dataset.phase = state.phase;
 }
 
