@@ -100,17 +100,17 @@ clean:
 
 # By find, as a name may hold spaces.
 MADE = $(wildcard runs dvc.lock .dvc/cache .dvc/tmp .prefect data/.*-*)
-RESULTS = find $(MADE) data/* -maxdepth 0 ! -path 'data/recordings*' ! -path 'data/backbones*' ! -path 'data/agents*' \
-	! -path 'data/nights*' ! -name README.md
+RESULTS = find $(MADE) data/* -maxdepth 0 ! -path 'data/recordings*' ! -path 'data/takeovers*' ! -path 'data/backbones*' \
+	! -path 'data/agents*' ! -path 'data/nights*' ! -name README.md
 
-# What the pipeline made. What no run can make again stays: recordings, backbones, promoted agents, the history of nights.
+# What the pipeline made. What no run can make again stays: recordings, takeovers, backbones, promoted agents, the history of nights.
 clean-results:
 ifeq ($(SURE),yes)
 	$(RESULTS) -exec rm -rf {} +
 else
 	@echo 'This deletes for good every agent, dataset and run of this folder:'
 	@$(RESULTS) -exec du -sh {} +
-	@echo 'Kept: data/recordings, data/backbones, data/agents, data/nights. docs/data.md says how to make room.'
+	@echo 'Kept: data/recordings, data/takeovers, data/backbones, data/agents, data/nights. docs/data.md says how to make room.'
 	@echo 'If that is what you want: make clean-results SURE=yes'
 	@exit 1
 endif

@@ -3,6 +3,7 @@
 Reads  data/frames/         see rulka.datasets.formats.frames
        data/encoder/        the pretrained encoder
        data/races/          the main track, which the policy races on unless `dagger.tracks` names others
+       data/takeovers/      what people drove in an agent's place, see rulka.datasets.takeovers
 Writes data/policy/         an artifact of kind "policy", see rulka.contracts.artifacts; tensors of `ClonePolicy` or
                             `ClonedIqn`, and of `CloningHeads`, which are unused when driving
          metrics.json       accuracy on held-out races, overall, where the action changes, and per action, beside
@@ -12,7 +13,7 @@ Writes data/policy/         an artifact of kind "policy", see rulka.contracts.ar
                             `validation_*` are null if these races were trained on. `races` lists the races that select
                             the epoch. `driven` holds races of the kept weights from other starts; it is null unless
                             `race_every`, `dagger` or `maps: others` is set. `rounds` lists the DAgger drives. All are
-                            of all tracks together
+                            of all tracks together. `num_takeover_frames` counts what people drove
 Live   runs/clone/<fingerprint>/   checkpoints; see rulka.pretraining.fit
 """
 
@@ -41,10 +42,12 @@ from rulka.contracts.artifacts import (
     observation_contract,
     write_artifact,
 )
+from rulka.datasets.capture import CaptureSettings
 from rulka.datasets.formats.frames import Batch, FrameDataset, check_contract, frames_of
 from rulka.datasets.formats.races import RaceDataset, load_races
 from rulka.datasets.formats.split import SPLITS, Split
 from rulka.datasets.recovery import line_of_race
+from rulka.datasets.takeovers import captured_takeovers, find_takeovers
 from rulka.evaluation.closed_loop import drive
 from rulka.evaluation.dagger import collect_dagger_races
 from rulka.evaluation.race import EvaluationRaces, find_reference_race
@@ -70,7 +73,8 @@ from rulka.pretraining.fit import History, TrainingTask, fit, resumable, say_if_
 from rulka.pretraining.params import CloneParams, DaggerParams
 from rulka.runtime.checkpoint import Checkpoints
 from rulka.simulator.race_settings import RaceSettings
-from rulka.stages.folders import CLONE_RUNS, ENCODER, FRAMES, METRICS_FILE, POLICY, RACES
+from rulka.simulator.render import camera_array
+from rulka.stages.folders import CLONE_RUNS, ENCODER, FRAMES, METRICS_FILE, POLICY, RACES, TAKEOVERS
 from rulka.stages.provenance import provenance
 from rulka.stages.stage import check_not_cached, output_folder, require, run_stage
 from rulka.tracks.find import chosen_tracks
@@ -92,13 +96,14 @@ class _Drives(NamedTuple):
 
 @dataclass(frozen=True)
 class Folders:
-    """Folders of the stage: outputs of `races`, `capture` and `pretrain`, its own output, and live checkpoints."""
+    """Outputs of `races`, `capture` and `pretrain`, the stage's own output, live checkpoints, and takeovers."""
 
     races: Path
     frames: Path
     encoder: Path
     out: Path
     runs: Path
+    takeovers: Path = TAKEOVERS
 
 
 def clone(params: Params, *, folders: Folders) -> None:
@@ -139,7 +144,9 @@ def clone(params: Params, *, folders: Folders) -> None:
         of_round = _dagger_rounds(dagger, dataset, splits["train"], folders.races, settings) if dagger else None
         tracks = chosen_tracks(dagger.tracks, dataset.main_track, dagger.rounds) if dagger else [dataset.main_track]
         drives = _Drives([EvaluationRaces(track, settings, seeds) for track in tracks], of_round)
+    takeovers = find_takeovers(folders.takeovers) if clone.takeovers else []
     inputs = {"races": folders.races, "frames": folders.frames, "encoder": folders.encoder}
+    inputs |= {path.name: path for path in takeovers}
     origin = provenance("clone", sections_of("clone", params), inputs)
     with resumable(folders.runs, origin) as checkpoints:
         visited = Visited(
@@ -149,6 +156,9 @@ def clone(params: Params, *, folders: Folders) -> None:
             observation.frames,
             clone.labels,
         )
+        camera = camera_array(params.simulator.camera)
+        seen = CaptureSettings(observation.height, observation.width, single, steer_dead_zone=0.0, camera=camera)
+        visited.add_takeovers(captured_takeovers(takeovers, seen, observation.frames))
         history = _train(policy, heads, clone, splits, table, drives, visited, checkpoints)
         artifact = Artifact(
             kind="policy",
@@ -166,6 +176,7 @@ def clone(params: Params, *, folders: Folders) -> None:
         )
         with output_folder(folders.out) as folder:
             raced = {"races": visited.raced, "driven": _driven(policy, clone, drives), "rounds": visited.rounds}
+            raced["num_takeover_frames"] = visited.num_takeover_frames
             _write_results(folder, policy, heads, clone, splits, table, history, raced)
             write_artifact(folder, artifact)
         visited.clear()

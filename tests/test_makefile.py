@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 CANNOT_BE_MADE_AGAIN = {
     "data/recordings/a.Gbx",
     "data/recordings.dvc",
+    "data/takeovers/a.drive.npz",
     "data/backbones/vit/model.safetensors",
     "data/agents/ppo-1/meta.json",
     "data/agents.dvc",

@@ -58,7 +58,8 @@ def make_project(folder: Path) -> list[str]:
         if (new / ".dvc").is_dir() and not (folder / ".git").exists():
             (new / ".dvc/config.local").write_text(NO_GIT, encoding="utf-8")
         if (new / "data").is_dir():
-            (new / "data/recordings").mkdir()
+            for name in ("recordings", "takeovers"):
+                (new / "data" / name).mkdir()
         for name in elsewhere:
             (new / name).symlink_to(code / name)
         return sorted(path.name for path in new.iterdir())

@@ -127,16 +127,26 @@ def watch(
     say(show_races(found, read_params(), track=track, num_races=races, out=out, device=device))
 
 
-def drive(track: TrackName = None, /, port: int = DRIVE_PORT, browser: bool = True) -> None:
+def drive(
+    track: TrackName = None,
+    /,
+    agent: str | None = None,
+    device: DeviceName = None,
+    port: int = DRIVE_PORT,
+    browser: bool = True,
+) -> None:
     """Drive yourself in a browser, by keys or gamepad; every finished race is kept in data/recordings.
 
-    The stage `races` reads these races as it reads recordings of the game. Ctrl-C ends it.
+    The stage `races` reads these races as it reads recordings of the game. Where an agent drives and you take over,
+    what you drove becomes labels of `clone`. Ctrl-C ends it.
 
-    Example: `rulka drive copper-oval`
+    Example: `rulka drive copper-oval --agent latest`
 
     Args:
         track: slug, uid or file of a track, or a Gbx file, whose race is the ghost; if omitted, the main track of
             data/races, or without one copper-oval.
+        agent: name or folder of an agent, or MODULE:FUNCTION; it drives until you hold Space.
+        device: where networks run; if omitted, RULKA_DEVICE, else a working GPU, else the CPU.
         port: port to listen on; 0 takes any free one.
         browser: open the page in a browser, if there is a screen; its address is printed in any case.
     """
@@ -144,7 +154,8 @@ def drive(track: TrackName = None, /, port: int = DRIVE_PORT, browser: bool = Tr
     from rulka.dashboard.drive_page import make_page
     from rulka.params import read_params
 
-    page = make_page(track, read_params())
+    driver = None if agent is None else _named_source(Path(agent))
+    page = make_page(track, read_params(), driver, device)
     serve(port, "drive", _say_and_open if browser else say, drive=page)
 
 

@@ -18,20 +18,24 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from PIL import Image
 from pydantic import BaseModel, Field
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rulka.contracts.stored import checked
+from rulka.dashboard.autopilot import Autopilot
 from rulka.dashboard.driving import Driving, Ghost, Phase, Shot, TickClock
 from rulka.datasets.drives import SUFFIX as DRIVE_SUFFIX
 from rulka.datasets.drives import Recorder, check_player, save_drive
 from rulka.datasets.formats.races import META_FILE, Race, load_main_track
 from rulka.datasets.from_recordings import SUFFIX as GAME_SUFFIX
 from rulka.evaluation.coach import coach_race, coached_summary, coached_table, planner_coach
+from rulka.evaluation.contest import agent_driver
 from rulka.evaluation.dataset import demonstration_results
 from rulka.evaluation.race import EvaluationRaces, find_reference_race
 from rulka.evaluation.results import RaceResult
+from rulka.machine.device import use_device
 from rulka.machine.errors import UserError
 from rulka.operations.tracks import tracks_to_race_on
 from rulka.params import Params
@@ -39,7 +43,7 @@ from rulka.reference.medals import medals_of
 from rulka.simulator.race_settings import RaceSettings
 from rulka.simulator.race_start import Starts
 from rulka.simulator.scene import bake_scene
-from rulka.stages.folders import RACES, RECORDINGS
+from rulka.stages.folders import RACES, RECORDINGS, TAKEOVERS
 from rulka.stages.outputs import check_folder
 from rulka.tracks.campaign import campaign_track
 from rulka.tracks.track import Track
@@ -65,9 +69,10 @@ class Message(BaseModel, extra="forbid", strict=True):
 
     Attributes:
         kind: what it is.
-        steer: -1 to 1, positive right; this and the pedals only with `drive`.
+        steer: -1 to 1, positive right; this and the three below only with `drive`.
         gas: 0 to 1.
         brake: 0 to 1.
+        takes_over: drive in the agent's place.
         name: only with `name`.
     """
 
@@ -75,6 +80,7 @@ class Message(BaseModel, extra="forbid", strict=True):
     steer: float = Field(0.0, ge=-1.0, le=1.0)
     gas: float = Field(0.0, ge=0.0, le=1.0)
     brake: float = Field(0.0, ge=0.0, le=1.0)
+    takes_over: bool = False
     name: str = ""
 
 
@@ -177,7 +183,7 @@ class DrivePage:
 
     def _do(self, message: Message) -> None:
         if message.kind == "drive":
-            self._driving.set_controls(message.steer, message.gas, message.brake)
+            self._driving.set_controls(message.steer, message.gas, message.brake, takes_over=message.takes_over)
         elif message.kind == "restart":
             self._driving.restart()
             self._is_kept, self._kept, self._problem = False, "", ""
@@ -190,24 +196,34 @@ class DrivePage:
                 self._problem = error.for_people()
 
     def _is_offered(self) -> bool:
-        """True if there is an unfinished race that may be kept on request."""
-        return self._driving.phase in (Phase.OFF_TRACK, Phase.TOO_LONG) and not self._is_kept
+        """True if there is an unfinished race of a person that may be kept on request."""
+        is_unfinished = self._driving.phase in (Phase.OFF_TRACK, Phase.TOO_LONG)
+        return is_unfinished and not self._is_kept and self._driving.recorder.has_person
 
     async def _run(self) -> None:
         """Runs all ticks that are due, a hundred times a second."""
         while True:
             num_applied = self._driving.num_applied
             for _ in range(self._clock.due(self._now())):
-                if self._driving.tick() and (race := self._driving.finished) and self._driving.phase is Phase.FINISHED:
-                    self._keep_race()
-                    self._begin(self._coach_race(race, self._driving.ghost))
+                self._tick()
             if self._driving.num_applied != num_applied:
                 self._news.set()
             await asyncio.sleep(self._clock.wait_s(self._now()))
 
+    def _tick(self) -> None:
+        try:
+            has_ended = self._driving.tick()
+        except UserError as error:  # of an agent that is somebody's function
+            self._problem, self._driving.phase = error.for_people(), Phase.READY
+            return
+        if has_ended and self._driving.phase is Phase.FINISHED and (race := self._driving.finished):
+            self._keep_race()
+            self._begin(self._coach_race(race, self._driving.ghost))
+
     def _keep_race(self) -> None:
-        self._is_kept = True
-        self._begin(self._write(self._driving.recorder.race(self._player)))
+        self._is_kept = self._driving.recorder.has_person
+        if self._is_kept:
+            self._begin(self._write(self._driving.recorder.race(self._player)))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -271,26 +287,42 @@ async def _refuse(tab: WebSocket, reason: str) -> None:
         await tab.close(REFUSED)
 
 
-def make_page(name: str | None, params: Params) -> DrivePage:
-    """Prepares races on a track, with a ghost if there is one, that are kept in `data/recordings`.
+def make_page(
+    name: str | None, params: Params, agent: Path | None = None, device: str | None = None
+) -> DrivePage:
+    """Prepares races on a track, with a ghost if there is one.
+
+    They are kept in `data/recordings` or, if the person took over from an agent, in `data/takeovers`.
 
     Args:
         name: slug, UID or file of a track, or a recording, whose race is the ghost; None for the main track of
             `data/races`, or without one for `FIRST_TRACK`.
         params: settings of races.
+        agent: drives until the person takes over; None: the person drives.
+        device: of the networks; see `rulka.machine.device.choose_device`.
 
     Raises:
-        UserError: if there is no such track or it cannot be drawn, a file is damaged, or nothing can be written into
-            `data/recordings`.
+        UserError: if there is no such track or it cannot be drawn, a file is damaged, an agent cannot be loaded or is
+            made for other actions, or nothing can be written there.
     """
     track, ghost, lap_ms = _road(name, params)
-    check_folder(RECORDINGS).mkdir(exist_ok=True)
-    driving = Driving(track, params.simulator, ghost, medals_of(track, lap_ms))
-    settings = EvaluationRaces.of(track, params).settings
-    keep = partial(save_drive, RECORDINGS, track=track, simulator=params.simulator)
+    for folder in (RECORDINGS, TAKEOVERS):
+        check_folder(folder).mkdir(exist_ok=True)
+    races = EvaluationRaces.of(track, params)
+    settings, driver = races.settings, agent and agent_driver(agent, races, use_device(device))
+    pilot = partial(Autopilot, driver, settings=settings) if driver else None
+    driving = Driving(track, params.simulator, ghost, medals_of(track, lap_ms), pilot)
+
+    def keep(race: Race) -> Path:
+        folder = RECORDINGS if race.by_person is None else TAKEOVERS
+        return save_drive(folder, race, track, params.simulator)
+
     page = DrivePage(driving, keep, partial(_coached, settings=settings))
     # Compiling kernels later would stop the clock for seconds.
     page.picture(driving.shot())
+    if driving.agent:
+        torch.set_num_threads(1)  # for one car, torch's threads wait for each other longer than they compute
+        driving.agent.controls()
     recorder = Recorder(track, params.simulator)
     recorder.tick((0.0, 1.0, 0.0))
     (tried,) = demonstration_results([recorder.race("driver")], track)

@@ -1,4 +1,6 @@
-"""A person's races on one track as a state machine of ticks: no wall clock, no connection, no files.
+"""Races of a person, or of an agent of whom a person takes over, as a state machine of ticks.
+
+There is no wall clock, no connection and no file here.
 
 `restart` begins a countdown, which ends in a race. The race ends at the finish, when the car leaves the track, or after
 ten minutes. `TickClock` says how many ticks are due.
@@ -7,6 +9,7 @@ ten minutes. `TickClock` says how many ticks are due.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -15,6 +18,7 @@ from numpy.typing import NDArray
 
 from rulka.contracts.actions import TICK_MS
 from rulka.contracts.observation import CAR
+from rulka.dashboard.autopilot import Autopilot
 from rulka.datasets.drives import MAX_TICKS, Recorder, recorded_controls
 from rulka.evaluation.dataset import demonstration_results
 from rulka.evaluation.results import FINISHED, MPS_TO_KMH, OFF_TRACK, TOO_LONG, RaceResult
@@ -97,12 +101,19 @@ class Driving:
         ghost: what the present race is compared with: the given ghost, or the best race so far; None without either.
         medals: medal times of the track; None if it has none.
         num_applied: number of calls of `set_controls` that a tick has followed.
+        agent: drives while the person does not; None: the person drives all the time.
     """
 
     def __init__(
-        self, track: Track, simulator: SimulatorParams, ghost: Ghost | None = None, medals: Medals | None = None
+        self,
+        track: Track,
+        simulator: SimulatorParams,
+        ghost: Ghost | None = None,
+        medals: Medals | None = None,
+        agent: Callable[[Recorder], Autopilot] | None = None,
     ) -> None:
         self.recorder = Recorder(track, simulator)
+        self.agent = agent and agent(self.recorder)
         self.phase, self.is_paused = Phase.READY, False
         self.ghost, self.medals = ghost, medals
         self.finished: RaceResult | None = None
@@ -110,20 +121,26 @@ class Driving:
         self._keeps_ghost = ghost is not None
         self._motion: Motion | None = None
         self._countdown = 0
-        self.held = recorded_controls(0.0, 0.0, 0.0)
+        self.held, self._takes_over = recorded_controls(0.0, 0.0, 0.0), False
         self._num_inputs = self.num_applied = 0
 
-    def set_controls(self, steer: float, gas: float, brake: float) -> None:
+    @property
+    def is_by_person(self) -> bool:
+        """True while the person drives."""
+        return self.agent is None or self._takes_over
+
+    def set_controls(self, steer: float, gas: float, brake: float, *, takes_over: bool = False) -> None:
         """Holds these controls from the next tick on; anything pressed ends a pause.
 
         Args:
             steer: -1 to 1, positive right.
             gas: 0 to 1; see `recorded_controls`.
             brake: 0 to 1.
+            takes_over: the person drives, not the agent.
         """
-        self.held = recorded_controls(steer, gas, brake)
+        self.held, self._takes_over = recorded_controls(steer, gas, brake), takes_over
         self._num_inputs += 1
-        self.is_paused &= not self.held.any()
+        self.is_paused &= not (self.held.any() or takes_over)
 
     def restart(self) -> None:
         """Puts the car back on the start line and begins the countdown."""
@@ -148,7 +165,8 @@ class Driving:
             if self._countdown == 0:
                 self.phase = Phase.RACING
         elif self.phase is Phase.RACING:
-            self.recorder.tick(self.held)
+            theirs = self.agent.controls() if self.agent else self.held
+            self.recorder.tick(self.held if self.is_by_person else theirs, by_person=self.is_by_person)
             self.phase = self._phase_now()
             return self.phase is not Phase.RACING
         return False
@@ -182,8 +200,8 @@ class Driving:
 
         Returns:
             `phase`, `is_paused`, `countdown` in whole seconds, `time_ms` of the race, `speed_kmh`, `splits`, `medal`
-            (won; None without), `best_ms` (None without), `ghost` and `ghost_ms` (None without), and `inputs`:
-            `num_applied`.
+            (won; None without), `best_ms` (None without), `ghost` and `ghost_ms` (None without), `agent` (None
+            without), `is_by_person`, and `inputs`: `num_applied`.
         """
         splits, is_finished = self.splits(), self.phase is Phase.FINISHED
         time_ms = splits[-1][0] if is_finished else TICK_MS * self.recorder.num_ticks
@@ -199,5 +217,7 @@ class Driving:
             "best_ms": self._best.time_ms if self._best else None,
             "ghost": self.ghost.label if self.ghost else None,
             "ghost_ms": self.ghost.race.time_ms if self.ghost else None,
+            "agent": self.agent.label if self.agent else None,
+            "is_by_person": self.is_by_person,
             "inputs": self.num_applied,
         }

@@ -8,6 +8,7 @@ A drive file, `*.drive.npz`, holds plain arrays; nothing in it is unpickled:
     gate_times_ms   [G] int64 time at every gate passed
     state_time_ms   [S] int64 time of every sample
     state           [S, 39] float32 `CAR` rows
+    by_person       [T] bool, ticks that the person drove; only if an agent drove the others (a takeover)
     track.*         the arrays of the track's own file, see `rulka.tracks.track`
 
 The states are stored, so that a race stays what it was when the physics changes. A race is kept only if the inputs in
@@ -53,7 +54,7 @@ _OWN = {
     "state_time_ms": ("i8", 1),
     "state": ("f4", 2),
 }
-_FORMS = _OWN | {f"{_TRACK}{name}": form for name, form in ARRAYS.items()}
+_FORMS = _OWN | {"by_person": ("?", 1)} | {f"{_TRACK}{name}": form for name, form in ARRAYS.items()}
 _HINT = "Drive the race again with `rulka drive`, or take the file away."
 
 
@@ -112,6 +113,7 @@ class Recorder:
         """Puts the car on the middle of the start line, at rest, and drops the record."""
         self.car.reset(np.ones(1, np.bool_))
         self._controls: list[NDArray[np.float32]] = []
+        self._by_person: list[bool] = []
         self._state: list[NDArray[np.float32]] = []
         self._state_time_ms: list[int] = []
         self._sample()
@@ -122,14 +124,19 @@ class Recorder:
         return len(self._controls)
 
     @property
+    def has_person(self) -> bool:
+        """True if a person drove part of the race."""
+        return any(self._by_person)
+
+    @property
     def has_ended(self) -> bool:
         """True if the car has finished or left the track."""
         return bool(self.car.is_finished[0] or self.car.is_off_track[0])
 
-    def tick(self, controls: ArrayLike) -> None:
+    def tick(self, controls: ArrayLike, *, by_person: bool = True) -> None:
         """Drives 10 ms with constant controls [3]: steer in [-1, 1] (positive right), gas and brake in [0, 1].
 
-        Does nothing once the race has ended.
+        Does nothing once the race has ended. `by_person` is False for controls of an agent.
 
         Raises:
             SimulatorError: if a control is out of range.
@@ -139,6 +146,7 @@ class Recorder:
         held = np.array(controls, np.float32)
         self.car.step_controls(held[None])
         self._controls.append(held)
+        self._by_person.append(by_person)
         if self.num_ticks % SAMPLE_TICKS == 0 or self.has_ended:
             self._sample()
 
@@ -147,7 +155,10 @@ class Recorder:
         self._state_time_ms.append(int(self.car.time_ms[0]))
 
     def race(self, player: str) -> Race:
-        """Returns a copy of the race so far; without a time if the car has not finished."""
+        """Returns a copy of the race so far; without a time if the car has not finished.
+
+        It is a takeover if an agent drove part of it.
+        """
         state = np.array(self._state)
         # The simulator counts the ticks of a gear change here, recordings count decisions.
         state[:, CAR["gearbox_counter"]] = gearbox_counter(state[:, CAR["gearbox_state"]][:, 0])[:, None]
@@ -158,15 +169,19 @@ class Recorder:
             gate_times_ms=self.car.gate_time_ms[0, : self.car.gate_index[0]].astype(np.int64),
             state_time_ms=np.array(self._state_time_ms, np.int64),
             state=state,
+            by_person=None if all(self._by_person) else np.array(self._by_person),
         )
 
 
-def _race(player: str, track: Track, gate_times_ms: NDArray[np.int64], **arrays: NDArray) -> Race:
+def _race(
+    player: str, track: Track, gate_times_ms: NDArray[np.int64], by_person: NDArray | None = None, **arrays: NDArray
+) -> Race:
+    source = "drive" if by_person is None else "takeover"
     passed = tuple(gate_times_ms.tolist())
     is_finished = len(passed) == len(track.gate_m)
     return Race(
-        race_id=content_id("drive", arrays["controls"], arrays["state"]),
-        source="drive",
+        race_id=content_id(source, arrays["controls"], arrays["state"]),
+        source=source,
         file="",
         player=player,
         map_uid=track.uid,
@@ -175,6 +190,7 @@ def _race(player: str, track: Track, gate_times_ms: NDArray[np.int64], **arrays:
         checkpoint_times_ms=passed,
         seed=None,
         car=CAR_NAME,
+        by_person=by_person,
         **arrays,
     )
 
@@ -203,8 +219,8 @@ def save_drive(folder: Path, race: Race, track: Track, simulator: SimulatorParam
         _write(beside, race, track)
         stored, road = read_drive(beside)
         again = Recorder(road, simulator)
-        for controls in stored.controls:
-            again.tick(controls)
+        for tick, controls in enumerate(stored.controls):
+            again.tick(controls, by_person=stored.by_person is None or bool(stored.by_person[tick]))
         redriven = again.race(stored.player)
         # The id is a hash of all inputs and states.
         if (redriven.race_id, redriven.checkpoint_times_ms) != (stored.race_id, stored.checkpoint_times_ms):
@@ -218,6 +234,8 @@ def _write(path: Path, race: Race, track: Track) -> None:
     fields |= {"drive_schema": np.array(SCHEMA_VERSION, np.int64), "player": np.array(race.player)}
     fields |= {"gate_times_ms": np.array(race.checkpoint_times_ms, np.int64)}
     fields |= {f"{_TRACK}{name}": values for name, values in track.arrays().items()}
+    if race.by_person is not None:
+        fields["by_person"] = race.by_person
     np.savez_compressed(path, allow_pickle=False, **fields)
 
 
@@ -233,7 +251,7 @@ def read_drive(path: Path) -> tuple[Race, Track]:
     if schema != SCHEMA_VERSION:
         message = f"{path} has drive schema {schema}, this version reads {SCHEMA_VERSION}"
         raise DriveFileError(message, hint=_HINT)
-    if wrong := {*_OWN, "player"} ^ set(fields):
+    if wrong := {*_OWN, "player"} ^ set(fields) - {"by_person"}:
         raise DriveFileError(f"{path} does not hold the fields of a drive: {sorted(wrong)}", hint=_HINT)
     del fields["drive_schema"]
     try:
@@ -247,7 +265,12 @@ def read_drive(path: Path) -> tuple[Race, Track]:
 
 
 def _problems(
-    track: Track, controls: NDArray, gate_times_ms: NDArray, state_time_ms: NDArray, state: NDArray
+    track: Track,
+    controls: NDArray,
+    gate_times_ms: NDArray,
+    state_time_ms: NDArray,
+    state: NDArray,
+    by_person: NDArray | None = None,
 ) -> Iterator[str]:
     """Yields what is wrong with the arrays of a drive; a check may need those before it."""
     is_whole = controls.shape == (len(controls), 3) and 0 < len(controls) <= MAX_TICKS
@@ -262,5 +285,7 @@ def _problems(
     is_rising = (np.diff([0, *gate_times_ms, last_ms + 1]) > 0).all()
     if not is_rising or len(gate_times_ms) > len(track.gate_m):
         yield f"its gate times do not rise from 0 to {last_ms} ms, or are more than {len(track.gate_m)}"
+    if by_person is not None and len(by_person) != len(controls):
+        yield f"it says of {len(by_person)} ticks who drove, but has {len(controls)}"
     if len(track.uid) > MAX_UID:
         yield f"the UID of its track has more than {MAX_UID} characters"

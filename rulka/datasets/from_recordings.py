@@ -32,7 +32,7 @@ from rulka.recordings.errors import RecordingError
 from rulka.recordings.model import Ghost, MapInfo, Recording
 from rulka.recordings.reader import embedded_map, read_recording
 from rulka.recordings.times import check_times
-from rulka.stages.folders import is_utf8, utf8_path
+from rulka.stages.folders import TAKEOVERS, is_utf8, utf8_path
 from rulka.stages.graph import bring_back, read_lock
 from rulka.tracks.blocks import MapBlock
 from rulka.tracks.from_paths import DrivenPath, jump_of, path_from_rows, problem_of, track_from_paths
@@ -286,6 +286,8 @@ def _read_races(path: Path, name: str, select: SelectParams) -> Iterator[_Usable
 
 def _usable_drive(path: Path, name: str, select: SelectParams) -> _Usable:
     race, track = read_drive(path)
+    if race.by_person is not None:
+        raise UnusableRecordingError("an agent drove part of it", hint=f"Move it to {TAKEOVERS.as_posix()}.")
     if race.race_time_ms is None:
         raise UnfinishedError("the race was not finished", hint="Finish one: `rulka drive`.")
     device, time_ms = device_of_controls(race.controls), race.race_time_ms

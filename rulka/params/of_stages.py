@@ -5,7 +5,7 @@ from __future__ import annotations
 from rulka.machine.errors import UserError
 from rulka.params.reader import read_params
 from rulka.params.sections import Params
-from rulka.stages.folders import AGENT, AGENT_INIT, ENCODER, FRAMES, POLICY, RACES, RECORDINGS
+from rulka.stages.folders import AGENT, AGENT_INIT, ENCODER, FRAMES, POLICY, RACES, RECORDINGS, TAKEOVERS
 from rulka.stages.graph import GRAPH_FILE, MAIN_SECTION, read_graph
 
 _DRIVING = ("observation", "actions", "simulator", "race_end")
@@ -13,7 +13,7 @@ READS = {
     "races": (RECORDINGS, "actions", "simulator", "track", "races", "race_end"),
     "capture": (RACES, "observation", "actions", "simulator", "capture"),
     "pretrain": (FRAMES, "observation", "actions", "encoder", "pretrain"),
-    "clone": (ENCODER, FRAMES, RACES, *_DRIVING, "encoder", "network", "clone"),
+    "clone": (ENCODER, FRAMES, RACES, TAKEOVERS, *_DRIVING, "encoder", "network", "clone"),
     "transfer": (ENCODER, POLICY, "observation", "actions", "encoder", "network", "train", "transfer"),
     "train": (AGENT_INIT, FRAMES, RACES, *_DRIVING, "encoder", "network", "rewards", "train", MAIN_SECTION),
     "evaluate": (AGENT, AGENT_INIT, ENCODER, POLICY, RACES, *_DRIVING, "evaluate"),

@@ -157,6 +157,7 @@ class CloneParams(FitParams, LineStartParams):
         min_length=1,
     )
     dagger: DaggerParams | None = key(DaggerParams(), "DAgger; null learns from recorded races alone.")
+    takeovers: bool = key(True, "Learns from the ticks that a person drove in an agent's place on the driving page.")
     race_every: Whole = key(2, "Epochs between races, whose best result selects the epoch; 0: by validation loss.")
     num_races: Several = key(40, "Races per selection and track, side by side.")
 

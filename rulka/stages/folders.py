@@ -13,6 +13,7 @@ from pathlib import Path
 DATA = Path("data")
 """Inputs and outputs of the stages, relative to the project root, in which every command runs."""
 RECORDINGS = DATA / "recordings"
+TAKEOVERS = DATA / "takeovers"
 RACES = DATA / "races"
 TRACKS = RACES / "tracks"
 FRAMES = DATA / "frames"

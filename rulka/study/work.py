@@ -177,7 +177,7 @@ def _prepare_folder(job: Job) -> None:
     folder = job.folder
     (folder / DATA).mkdir(parents=True, exist_ok=True)
     links = {Path(name): Path(name) for name in (*CODE_FOLDERS, GRAPH_FILE, IGNORE_FILE)}
-    links |= {path: path for name in ("recordings*", "backbones") for path in DATA.glob(name)}
+    links |= {path: path for name in ("recordings*", "takeovers*", "backbones") for path in DATA.glob(name)}
     links |= {Path(output): before / output for output, before in job.inputs.items()}
     for place, target in links.items():
         if not (folder / place).is_symlink():

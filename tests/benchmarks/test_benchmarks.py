@@ -26,6 +26,7 @@ from benchmarks import (
     recordings,
     runtime,
     suite,
+    takeovers,
     values,
 )
 from rulka.agents.algorithms import make_actor
@@ -37,7 +38,10 @@ from rulka.evaluation.race import EvaluationRaces
 from rulka.params import Params, read_params
 from rulka.simulator.race_settings import RaceSettings
 from rulka.training.environment import agent_config
+from tasks.capture import capture
+from tasks.races import races
 from tests.conftest import straight_track
+from tests.tasks.conftest import SMALL_NETWORK, write_pretrained
 
 Run = Callable[..., Any]
 
@@ -145,6 +149,27 @@ def test_values(algorithm: str, run: Run, tmp_path: Path, monkeypatch: pytest.Mo
     assert found["regret"]["agent"] == found["regret"][folder.as_posix()] >= 0.0
     assert found["regret"]["random"] > 0.0
     assert set(found["level"]) == ({"true", "predicted"} if algorithm == "iqn" else {"true"})
+
+
+@pytest.mark.slow
+def test_takeovers(run: Run, tmp_path: Path) -> None:
+    """A clone of one epoch needs help, and what the planner drives are labels of the next one."""
+    small = small_params().model_dump()
+    small["network"] |= SMALL_NETWORK
+    small["races"] |= {"num_demonstrations": 2, "reference_decisions": 0}
+    small["capture"] |= {"validation_fraction": 0.0, "test_fraction": 0.0}
+    small["clone"] |= {"num_races": 2}
+    params = Params.model_validate(small)
+    (tmp_path / "recordings").mkdir()
+    races(params, recordings_dir=tmp_path / "recordings", out_dir=tmp_path / "races")
+    capture(params, races_dir=tmp_path / "races", out_dir=tmp_path / "frames", runs_dir=tmp_path / "runs")
+    folders = {"RACES": tmp_path / "races", "FRAMES": tmp_path / "frames"}
+    folders["ENCODER"], _ = write_pretrained(tmp_path, params.encoder)
+    options = ["--seeds", "1", "--minutes", "0.2", "--epochs", "1"]
+    found = run(takeovers, *options, read_params=lambda: params, **folders)["seed 1"]
+    assert 0.0 < found["by the person"] <= found["minutes driven"]
+    assert 0 < found["labels"] <= found["by the person"] * 60 * 20
+    assert {0.0 <= found[f"finished {when}"] <= 1.0 for when in ("before", "after")} == {True}
 
 
 @pytest.mark.slow

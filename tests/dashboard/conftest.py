@@ -95,9 +95,10 @@ class Clock:
         return self.now_s
 
     def _count(self, tick: Callable[[], bool]) -> bool:
-        has_ended = tick()
-        self._ticked.release()
-        return has_ended
+        try:
+            return tick()
+        finally:
+            self._ticked.release()
 
     def run(self, ticks: int) -> None:
         """Lets so many ticks pass, a multiple of `STEP_TICKS`: the races catch up with no more at once."""

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +33,7 @@ from tests.conftest import straight_track
 from tests.dashboard.conftest import LOST, STEP_TICKS, Clock, errors
 from tests.waiting import PATIENCE_S, wait_for
 
+AGENT: Any = SimpleNamespace(label="Agent (PPO)", controls=lambda: np.zeros(3, np.float32))
 KEYS = ("ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight")
 PAD = """
 const pad = { connected: true, axes: [0, 0], buttons: [...Array(17)].map(() => ({ value: 0, pressed: false })) };
@@ -130,6 +133,16 @@ def test_keys_and_gamepad_are_held_and_released(browser: Chrome, serve: Callable
     wait_for(held(seat, -0.5, 1.0, 0.0), "half of the stick, and a trigger")
     browser.execute_script("pad.axes[0] = 0.05; pad.buttons[7].value = 0; pad.buttons[9].pressed = true")
     wait_for(lambda: seat.driving.phase is Phase.COUNTDOWN, "the gamepad's restart")
+    seat.driving.agent = AGENT
+    wait_for(lambda: text(browser, "wheel") == "Agent (PPO) drives. Hold Space to take over.", "the agent")
+    key(browser, "Space", down=True)
+    wait_for(lambda: seat.driving.is_by_person, "the person")
+    key(browser, "Space", down=False)
+    wait_for(lambda: not seat.driving.is_by_person, "the agent")
+    browser.execute_script("pad.buttons[5].pressed = true")
+    wait_for(lambda: seat.driving.is_by_person, "the person, by a bumper")
+    browser.execute_script("pad.buttons[5].pressed = false")
+    seat.driving.agent = None
     browser.find_element(By.ID, "name").click()
     press(browser, "KeyR")
     press(browser, "ArrowUp")

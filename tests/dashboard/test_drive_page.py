@@ -12,23 +12,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 from starlette.testclient import TestClient, WebSocketTestSession
 from starlette.websockets import WebSocketDisconnect
 from websockets.sync.client import connect
 
+from rulka.contracts.actions import FORWARD
+from rulka.contracts.artifacts import ArtifactError
 from rulka.dashboard.app import HOST, make_app, make_server, open_port
+from rulka.dashboard.autopilot import Autopilot
 from rulka.dashboard.drive_page import MAX_MESSAGES_PER_S, MAX_TABS, DrivePage, Lost, make_page
 from rulka.dashboard.driving import COUNTDOWN_TICKS, OWN_BEST, Driving, Ghost, Phase
 from rulka.datasets.drives import RedriveError, read_drive, save_drive
 from rulka.datasets.formats.races import RaceDataset, write_races
 from rulka.datasets.from_recordings import find_recordings, read_race_dataset
+from rulka.evaluation.contest import Driver
+from rulka.evaluation.external_policy import ExternalPolicy
+from rulka.evaluation.race import EvaluationRaces
 from rulka.evaluation.results import RaceResult
 from rulka.machine.errors import UserError
 from rulka.params import Params
 from rulka.reference.medals import Medals
-from rulka.stages.folders import RACES, RECORDINGS
+from rulka.stages.folders import RACES, RECORDINGS, TAKEOVERS
 from rulka.tracks.track import TrackError
 from tests.conftest import straight_track
 from tests.dashboard.conftest import LOST, STEP_TICKS, Clock, lap_of
@@ -273,6 +280,7 @@ def test_nothing_runs_without_a_tab(page: DrivePage, seat: Callable, clock: Cloc
         ('{"kind": "drive", "steer": NaN, "gas": 0, "brake": 0}', "steer: must be"),
         ('{"kind": "drive", "steer": "1", "gas": 0, "brake": 0}', "steer: must be a valid number"),
         ('{"kind": "drive", "steer": 0, "gas": -1, "brake": 0}', "gas: must be"),
+        ('{"kind": "drive", "takes_over": 1}', "takes_over: must be"),
         ('{"steer": 0}', "kind is missing"),
         ('{"kind": "name", "name": "' + "a" * 300 + '"}', "JSON of at most 256 characters"),
         (b"\x00\x01", "JSON of at most 256 characters"),
@@ -304,6 +312,64 @@ def test_too_many_messages_or_tabs_and_strange_origins_are_refused(seat: Callabl
     for origin in ("http://evil.example", "", "null", "http://127.0.0.1", f"https://{ADDRESS}"):
         with pytest.raises(WebSocketDisconnect), seat(origin):
             pass
+
+
+def by_an_agent(driving: Driving, decide: Callable[..., Any]) -> None:
+    """Puts an agent at the wheel."""
+    settings = EvaluationRaces.of(driving.recorder.track, Params()).settings
+    driving.agent = Autopilot(Driver("agent", "Agent (PPO)", decide), driving.recorder, settings)
+
+
+def test_a_person_takes_over_and_only_then_the_race_is_kept(seat: Callable, driving: Driving, clock: Clock) -> None:
+    by_an_agent(driving, lambda image, floats: np.array([FORWARD]))
+    with seat() as tab:
+        tab.start()
+        tab.drive_on()
+        ended = tab.until(lambda state: state["phase"] == "finished")
+        assert (ended["agent"], ended["is_by_person"]) == ("Agent (PPO)", False)
+        tab.start()
+        clock.run(50)
+        tab.hold(0.0, 0.0, 1.0)
+        clock.run(STEP_TICKS)
+        assert driving.recorder.has_person is False, "keys without the one that takes over"
+        tab.send(kind="drive", steer=0, gas=0, brake=0, takes_over=True)
+        assert tab.until(lambda state: state["is_by_person"])["is_by_person"]
+        clock.run(20)
+        tab.hold(0.0, 1.0, 0.0)
+        tab.drive_on()
+        kept = tab.until(lambda state: state["kept"])["kept"]
+    race, _ = read_drive(Path(kept))
+    assert [path.as_posix() for path in RECORDINGS.iterdir()] == [kept]
+    assert race.by_person is not None
+    assert np.flatnonzero(race.by_person).tolist() == list(range(55, 75))
+    assert race.controls[[54, 55, 75]].tolist() == [[0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+
+
+def test_an_agent_that_fails_as_it_drives_is_named(seat: Callable, driving: Driving, clock: Clock) -> None:
+    by_an_agent(driving, ExternalPolicy(lambda seen: np.array([99]), label="mine"))
+    with seat() as tab:
+        tab.start()
+        clock.run(STEP_TICKS)
+        state = tab.until(lambda state: state["problem"])
+        assert state["problem"] == "mine decided 99, expected 0 to 11"
+        assert state["phase"] == "ready"
+
+
+def test_agents_by_name(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not load is named; where a race is kept depends on who drove."""
+    (project / "data").mkdir()
+    straight_track().save(project / "road.npz")
+    (project / "mine.py").write_text("import numpy as np\ndef gas(seen): return np.zeros(len(seen['floats']), int)\n")
+    monkeypatch.syspath_prepend(project)
+    page = make_page("road.npz", Params(), agent=Path("mine:gas"))
+    assert page._driving.agent is not None
+    recorder = page._driving.recorder
+    for by_person, folder in ((True, RECORDINGS), (False, TAKEOVERS)):
+        recorder.begin()
+        recorder.tick((0.0, 1.0, 0.0), by_person=by_person)
+        assert page._keep(recorder.race("Ann")).parent == folder
+    with pytest.raises(ArtifactError, match="nothing"):
+        make_page("road.npz", Params(), agent=Path("nothing"))
 
 
 def test_pages_by_the_name_of_a_track(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

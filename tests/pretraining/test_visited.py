@@ -75,3 +75,35 @@ def test_rounds_are_drawn_from_as_often_as_recorded_frames(write_frames: Callabl
     each = (rounds.batches(train, imitated, seed=1, epoch=4, keep=True, **size) for rounds in (visited, again))
     for ours, theirs in zip(*each, strict=True):
         assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_takeovers_are_drawn_from_beside_all_others_without_what_led_to_them(
+    write_frames: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Recorded frames stay until the first round; what a person drove stays for good."""
+    train = FrameDataset(write_frames(num_races=3)[0], "train")
+    imitated, known, visited = frames_of(train.races), len(train), empty(tmp_path / "visited")
+    visited.add_takeovers([])
+    assert visited.num_takeover_frames == 0
+    stretches = [(synthetic_race("a-0", 12, 1), 5), (synthetic_race("a-7", 9, 2), 2)]
+    visited.add_takeovers(stretches)
+    assert visited.num_takeover_frames == 14
+    taught = known + np.r_[5:12, 14:21]
+
+    def drawn(rounds: Visited, *, keep: bool) -> list[int]:
+        order: dict[str, int] = {"seed": 1, "epoch": 0, "batch_size": 16, "epoch_frames": 10_000}
+        batches = list(rounds.batches(train, imitated, keep=keep, **order))
+        for batch in batches:
+            number = batch.number.numpy() - known - 12
+            is_second = (number >= 0) & (number < 9)
+            assert np.array_equal(batch.image.numpy()[is_second], stretches[1][0].image[number[is_second]])
+        return sorted(number for batch in batches for number in batch.number.tolist())
+
+    assert drawn(visited, keep=False) == drawn(visited, keep=True) == sorted([*imitated, *taught])
+    visited.add(0, Visit(DRIVEN, [synthetic_race("met", 4, 3)]))
+    met = known + 21 + np.arange(4)
+    assert drawn(visited, keep=False) == [*taught, *met]
+    again = empty(tmp_path / "visited")
+    again.add_takeovers(stretches)
+    again.load_state_dict(visited.state_dict())
+    assert drawn(again, keep=True) == drawn(visited, keep=True) == sorted([*imitated, *taught, *met])

@@ -187,12 +187,13 @@ def test_an_experiment_may_end_before_anything_races() -> None:
 
 
 @pytest.mark.usefixtures("project")
-def test_stages_find_recordings_and_backbones() -> None:
-    for name in ("recordings", "backbones"):
+def test_stages_find_recordings_takeovers_and_backbones() -> None:
+    names = {"recordings", "takeovers", "backbones"}
+    for name in names:
         Path("data", name).mkdir()
     run_experiment(write(seeds=[1], variants={"plain": {}}), (), 1, None, lambda _: None)
     (folder,) = EXPERIMENTS.glob("pretrain-*")
-    assert {path.name for path in (folder / "data").iterdir() if path.is_symlink()} == {"recordings", "backbones"}
+    assert {path.name for path in (folder / "data").iterdir() if path.is_symlink()} == names
 
 
 @pytest.mark.usefixtures("project")

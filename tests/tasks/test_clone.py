@@ -25,6 +25,7 @@ from rulka.agents.shared.networks import build_clone_policy
 from rulka.contracts.actions import ActionParams, ActionTable, action_table
 from rulka.contracts.artifacts import Artifact, load_artifact, network_input_contract, save_artifact
 from rulka.contracts.observation import reference_normalisation
+from rulka.datasets.drives import Recorder, save_drive
 from rulka.datasets.formats.checksums import SEAL, sealed
 from rulka.datasets.formats.frames import Batch, FrameDataset, FrameRace, frames_of
 from rulka.datasets.formats.races import RaceDataset, load_races
@@ -39,7 +40,7 @@ from rulka.pretraining.fit import TrainingTask, fit
 from rulka.pretraining.params import CloneParams, DaggerParams
 from rulka.tracks.params import CampaignTracksParams, MainTrackParams
 from tasks.clone import Folders, clone
-from tests.conftest import Killed, sees
+from tests.conftest import Killed, sees, straight_track
 
 Write = Callable[..., tuple[Path, Any]]
 OBSERVATION = sees(64, 64)
@@ -143,6 +144,25 @@ def test_the_main_track_is_imitated_or_all_maps(
     assert recoveries == (1 if maps == "main" else 3), "only those that are imitated"
     assert sum(map(sum, metrics["confusion"])) == num_frames
     assert (metrics["measured_on"], metrics["validation_accuracy"]) == ("train", None), "there is no other split"
+
+
+def test_it_learns_what_a_person_drove_in_an_agents_place(
+    write_frames: Write, encoder_dir: Path, tmp_path: Path
+) -> None:
+    """Which changes the run's inputs, unless `takeovers` is off."""
+    frames_dir, _ = write_frames(num_races=3, num_frames=12)
+    track, simulator = straight_track(), REFERENCE.simulator
+    recorder = Recorder(track, simulator)
+    for tick in range(200):
+        recorder.tick((0.0, 1.0, 0.0), by_person=50 <= tick < 100)
+    (kept := tmp_path / "takeovers").mkdir()
+    path = save_drive(kept, recorder.race("Ann"), track, simulator)
+    for takeovers in (True, False):
+        out = tmp_path / f"policy-{takeovers}"
+        folders = Folders(tmp_path / "no races", frames_dir, encoder_dir, out, tmp_path / "runs", kept)
+        start(folders, epochs=2, takeovers=takeovers)
+        assert json.loads((out / "metrics.json").read_text())["num_takeover_frames"] == (10 if takeovers else 0)
+        assert (path.name in load_artifact(out, "policy").provenance["inputs_sha256"]) == takeovers
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

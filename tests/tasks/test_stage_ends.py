@@ -54,8 +54,9 @@ def make_project(folder: Path, small_params: Params) -> None:
     params["train"] |= {"compared": [], "max_env_steps": 256}
     params["evaluate"] |= {"num_races": 1, "video_width": 160, "video_height": 90, "video_fps": 5}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
-    (folder / "data" / "recordings").mkdir(parents=True)
-    (folder / "data" / "recordings" / ".gitkeep").touch()
+    for name in ("recordings", "takeovers"):
+        (folder / "data" / name).mkdir(parents=True)
+        (folder / "data" / name / ".gitkeep").touch()
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@
 
 const by = id => document.getElementById(id);
 const KEYS = { ArrowUp: "gas", KeyW: "gas", ArrowDown: "brake", KeyS: "brake", ArrowLeft: "left", KeyA: "left", ArrowRight: "right", KeyD: "right" };
-const RESTART = ["KeyR", "Backspace"];
-const DEAD_ZONE = 0.08, STICK = 0, LEFT_TRIGGER = 6, RIGHT_TRIGGER = 7, START = 9, PAD_MS = 10, SPLIT_MS = 3000, GO_MS = 800;
+const RESTART = ["KeyR", "Backspace"], TAKE_OVER = "Space", RELEASED = { steer: 0, gas: 0, brake: 0, takes_over: false };
+const DEAD_ZONE = 0.08, STICK = 0, LEFT_TRIGGER = 6, RIGHT_TRIGGER = 7, BUMPERS = [4, 5], START = 9, PAD_MS = 10, SPLIT_MS = 3000, GO_MS = 800;
 const pressed = new Set(), picture = by("picture").getContext("2d");
 let socket = null, state = {}, sent = "", isAway = false, padAt = 0, startWasDown = false, received = 0, drawn = 0;
 
@@ -16,12 +16,13 @@ function send(message) {
 
 /** Keys and gamepad together; nothing while the page has lost the focus. */
 function controls(pad) {
-  if (isAway) return { steer: 0, gas: 0, brake: 0 };
+  if (isAway) return RELEASED;
   const held = name => [...pressed].some(code => KEYS[code] === name) ? 1 : 0;
   const stick = pad?.axes[STICK] ?? 0, beyond = Math.max(Math.abs(stick) - DEAD_ZONE, 0) / (1 - DEAD_ZONE);
   const trigger = k => Math.min(Math.max(pad?.buttons[k]?.value ?? 0, 0), 1);
   const steer = Math.min(Math.round(100 * beyond) / 100, 1) * (stick < 0 ? -1 : 1);
-  return { steer: held("right") - held("left") || steer, gas: Math.max(held("gas"), trigger(RIGHT_TRIGGER)), brake: Math.max(held("brake"), trigger(LEFT_TRIGGER)) };
+  const takesOver = pressed.has(TAKE_OVER) || BUMPERS.some(k => pad?.buttons[k]?.pressed);
+  return { steer: held("right") - held("left") || steer, gas: Math.max(held("gas"), trigger(RIGHT_TRIGGER)), brake: Math.max(held("brake"), trigger(LEFT_TRIGGER)), takes_over: takesOver };
 }
 const gamepad = () => navigator.getGamepads().find(pad => pad?.connected);
 
@@ -38,7 +39,7 @@ addEventListener("keydown", event => {
   if (isTyping(event) || event.ctrlKey || event.metaKey || event.altKey) return;
   isAway = false;
   if (RESTART.includes(event.code)) { event.preventDefault(); if (!event.repeat) restart(); }
-  if (event.code in KEYS) { event.preventDefault(); pressed.add(event.code); drive(); }
+  if (event.code in KEYS || (event.code === TAKE_OVER && state.agent)) { event.preventDefault(); pressed.add(event.code); drive(); }
 });
 addEventListener("keyup", event => { pressed.delete(event.code); drive(); });
 addEventListener("focus", () => { isAway = false; });
@@ -87,6 +88,7 @@ function show() {
   put("time", seconds(state.time_ms)); put("speed", `${state.speed_kmh} km/h`); put("word", word());
   put("split", last && last[1] !== null && (isEnd || state.time_ms - last[0] < SPLIT_MS) ? signed(last[1]) : "");
   by("split").classList.toggle("behind", Boolean(last) && last[1] > 0);
+  put("wheel", state.agent && (state.is_by_person ? "You drive." : `${state.agent} drives. Hold Space to take over.`));
   put("slow", state.pace < 0.97 ? `This machine is too slow: the clock runs at ${Math.round(100 * state.pace)} %.` : "");
   const ghostTime = state.ghost_ms ? `, ${seconds(state.ghost_ms)} s` : "";
   put("ghost", state.ghost ? `The ghost is ${state.ghost}${ghostTime}.` : "Your best race becomes the ghost.");
@@ -105,7 +107,7 @@ async function draw(blob) {
 
 function connect() {
   socket = new WebSocket(`ws://${location.host}/drive/socket`);
-  sent = JSON.stringify({ kind: "drive", steer: 0, gas: 0, brake: 0 });
+  sent = JSON.stringify({ kind: "drive", ...RELEASED });
   socket.onopen = () => { by("lost").hidden = true; };
   socket.onmessage = ({ data }) => {
     if (typeof data !== "string") return draw(data);

@@ -44,7 +44,7 @@ SCHEMA_VERSION = 3
 META_FILE = "meta.json"
 TABLES = ("races.parquet", "ticks.parquet", "states.parquet", "quarantine.parquet")
 
-Source = Literal["recording", "drive", "driver", "recovery"]
+Source = Literal["recording", "drive", "driver", "recovery", "takeover"]
 
 
 CAR_COLUMNS = [
@@ -83,7 +83,7 @@ class Race:
     Attributes:
         race_id: unique and stable: the same recording or seed always has the same id.
         source: who drove: "recording" a person in the game, "drive" a person in the simulator, "driver" the built-in
-            driver, "recovery" a disturbed simulated race.
+            driver, "recovery" a disturbed simulated race, "takeover" an agent, of whom a person took over.
         file: name of the recording inside `data/recordings`, which can hold several races; empty for the driver.
         player: nickname; empty for the driver.
         map_uid: UID of the track.
@@ -96,6 +96,7 @@ class Race:
         state_time_ms: [S] int64 ascending times of the samples.
         state: [S, 39] float32 `CAR` rows.
         car: name of the car in the recording; empty for the driver.
+        by_person: [T] bool, ticks of a takeover that the person drove; None for all others. No race table holds it.
     """
 
     race_id: str
@@ -111,6 +112,7 @@ class Race:
     state_time_ms: NDArray[np.int64]
     state: NDArray[np.float32]
     car: str = ""
+    by_person: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         shapes = (self.controls.shape[1:], self.state.shape[1:], self.state_time_ms.shape)
