@@ -131,6 +131,7 @@ def drive(
     track: TrackName = None,
     /,
     agent: str | None = None,
+    ghost: Path | None = None,
     device: DeviceName = None,
     port: int = DRIVE_PORT,
     browser: bool = True,
@@ -146,6 +147,7 @@ def drive(
         track: slug, uid or file of a track, or a Gbx file, whose race is the ghost; if omitted, the main track of
             data/races, or without one copper-oval.
         agent: name or folder of an agent, or MODULE:FUNCTION; it drives until you hold Space.
+        ghost: an agent, a recording, or a reference lap or its slug, which is the ghost.
         device: where networks run; if omitted, RULKA_DEVICE, else a working GPU, else the CPU.
         port: port to listen on; 0 takes any free one.
         browser: open the page in a browser, if there is a screen; its address is printed in any case.
@@ -154,8 +156,8 @@ def drive(
     from rulka.dashboard.drive_page import make_page
     from rulka.params import read_params
 
-    driver = None if agent is None else _named_source(Path(agent))
-    page = make_page(track, read_params(), driver, device)
+    driver, rival = (None if source is None else _named_source(Path(source)) for source in (agent, ghost))
+    page = make_page(track, read_params(), agent=driver, ghost=rival, device=device)
     serve(port, "drive", _say_and_open if browser else say, drive=page)
 
 

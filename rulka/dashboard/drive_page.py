@@ -288,7 +288,7 @@ async def _refuse(tab: WebSocket, reason: str) -> None:
 
 
 def make_page(
-    name: str | None, params: Params, agent: Path | None = None, device: str | None = None
+    name: str | None, params: Params, agent: Path | None = None, ghost: Path | None = None, device: str | None = None
 ) -> DrivePage:
     """Prepares races on a track, with a ghost if there is one.
 
@@ -299,19 +299,22 @@ def make_page(
             `data/races`, or without one for `FIRST_TRACK`.
         params: settings of races.
         agent: drives until the person takes over; None: the person drives.
+        ghost: an agent, recording or lap that is the ghost instead.
         device: of the networks; see `rulka.machine.device.choose_device`.
 
     Raises:
         UserError: if there is no such track or it cannot be drawn, a file is damaged, an agent cannot be loaded or is
             made for other actions, or nothing can be written there.
     """
-    track, ghost, lap_ms = _road(name, params)
+    track, rival, lap_ms = _road(name, params)
     for folder in (RECORDINGS, TAKEOVERS):
         check_folder(folder).mkdir(exist_ok=True)
     races = EvaluationRaces.of(track, params)
     settings, driver = races.settings, agent and agent_driver(agent, races, use_device(device))
+    if ghost is not None:
+        rival = Ghost(gather(sort_sources([ghost]), params, track, 1, device).race, ghost.as_posix())
     pilot = partial(Autopilot, driver, settings=settings) if driver else None
-    driving = Driving(track, params.simulator, ghost, medals_of(track, lap_ms), pilot)
+    driving = Driving(track, params.simulator, rival, medals_of(track, lap_ms), pilot)
 
     def keep(race: Race) -> Path:
         folder = RECORDINGS if race.by_person is None else TAKEOVERS

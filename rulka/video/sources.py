@@ -96,14 +96,16 @@ def sort_sources(sources: Sequence[Path]) -> Sources:
     return found
 
 
-def gather(found: Sources, params: Params, track: str | None, num_races: int, device: str | None = None) -> VideoRace:
+def gather(
+    found: Sources, params: Params, track: Track | str | None, num_races: int, device: str | None = None
+) -> VideoRace:
     """Reads or drives all races to show.
 
     Args:
         found: the sources.
         params: race settings.
-        track: uid or file of the track on which agents race; None takes the track of the recordings, datasets or laps
-            given with them, or the main track of `data/races`.
+        track: on which agents race, or its uid or file; None takes the track of the recordings, datasets or laps given
+            with them, or the main track of `data/races`.
         num_races: greedy races of each agent, from different starts, and races of each dataset, fastest first.
         device: device of the agents' networks; see `rulka.machine.device.choose_device`.
 
@@ -111,7 +113,7 @@ def gather(found: Sources, params: Params, track: str | None, num_races: int, de
         UserError: if a source cannot be read, or sources are of different tracks.
     """
     params = params.model_copy(update={"evaluate": with_given(params.evaluate, num_races=num_races)})
-    where = track_and_demonstrations(track, RACES)[0] if track is not None else None
+    where = track_and_demonstrations(track, RACES)[0] if isinstance(track, str) else track
     races: list[tuple[str, RaceResult]] = []
     if found.recordings:
         driven_on, recorded = recorded_races(found.recordings)

@@ -37,6 +37,7 @@ from rulka.params import Params
 from rulka.reference.medals import Medals
 from rulka.stages.folders import RACES, RECORDINGS, TAKEOVERS
 from rulka.tracks.track import TrackError
+from rulka.video.sources import OtherMapError
 from tests.conftest import straight_track
 from tests.dashboard.conftest import LOST, STEP_TICKS, Clock, lap_of
 from tests.waiting import PATIENCE_S, wait_for
@@ -355,21 +356,28 @@ def test_an_agent_that_fails_as_it_drives_is_named(seat: Callable, driving: Driv
         assert state["phase"] == "ready"
 
 
-def test_agents_by_name(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not load is named; where a race is kept depends on who drove."""
+def test_agents_and_ghosts_by_name(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ghost may be an agent; what does not load, or was driven elsewhere, is named."""
     (project / "data").mkdir()
     straight_track().save(project / "road.npz")
     (project / "mine.py").write_text("import numpy as np\ndef gas(seen): return np.zeros(len(seen['floats']), int)\n")
     monkeypatch.syspath_prepend(project)
-    page = make_page("road.npz", Params(), agent=Path("mine:gas"))
+    page = make_page("road.npz", Params(), agent=Path("mine:gas"), ghost=Path("mine:gas"))
     assert page._driving.agent is not None
     recorder = page._driving.recorder
     for by_person, folder in ((True, RECORDINGS), (False, TAKEOVERS)):
         recorder.begin()
         recorder.tick((0.0, 1.0, 0.0), by_person=by_person)
         assert page._keep(recorder.race("Ann")).parent == folder
+    ghost = page._driving.ghost
+    assert ghost is not None
+    assert (ghost.label, ghost.race.track.uid, ghost.race.is_finished) == ("mine:gas", "straight", True)
     with pytest.raises(ArtifactError, match="nothing"):
         make_page("road.npz", Params(), agent=Path("nothing"))
+    with pytest.raises(UserError, match="nothing is nothing to watch"):
+        make_page("road.npz", Params(), ghost=Path("nothing"))
+    with pytest.raises(OtherMapError, match="in one picture"):
+        make_page("road.npz", Params(), ghost=Path("copper-oval"))
 
 
 def test_pages_by_the_name_of_a_track(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
