@@ -11,8 +11,10 @@ from pathlib import Path
 
 from rulka.cli.options import AsJson, DeviceName, TrackName, TrackNames, report, say
 from rulka.machine.ports import DRIVE_PORT
-from rulka.stages.folders import KEPT_AGENTS, NIGHTS, TRAINING_RUNS
-from rulka.stages.outputs import check_file
+from rulka.stages.folders import KEPT_AGENTS, NIGHTS, RUNS, TRAINING_RUNS
+from rulka.stages.outputs import check_file, check_folder
+
+WATCHED = RUNS / "watch.mp4"
 
 
 def evaluate(
@@ -97,7 +99,7 @@ def watch(
     port: int = 8477,
     device: DeviceName = None,
 ) -> None:
-    """Show recordings and agents together in one video, or a running training on a live page.
+    """Show recordings and agents together in one video, or a running training on a live page, in the browser.
 
     The camera follows the first recording or agent; the others are ghosts.
 
@@ -108,7 +110,7 @@ def watch(
             laps or slugs of the campaign; or the folder of a training. If omitted, the training in runs/train.
         track: slug, uid or file of the track on which agents race; if omitted, that of the recordings.
         races: races of each agent, from different starts.
-        out: MP4 file to write; without it a window opens.
+        out: MP4 file to write; if omitted, runs/watch.mp4, which is opened in a browser if there is a screen.
         port: of the live page of a training.
         device: where networks run; if omitted, RULKA_DEVICE, else a working GPU, else the CPU.
     """
@@ -121,10 +123,12 @@ def watch(
     from rulka.params import read_params
     from rulka.video.show import show_races
 
-    if out is not None:
-        check_file(out, ".mp4")
-    found = [_named_source(source) for source in sources]
-    say(show_races(found, read_params(), track=track, num_races=races, out=out, device=device))
+    if out is None:
+        check_folder(RUNS).mkdir(exist_ok=True)
+    path, found = check_file(out or WATCHED, ".mp4"), [_named_source(source) for source in sources]
+    say(show_races(found, read_params(), track=track, num_races=races, out=path, device=device))
+    if out is None:
+        _open(path.resolve().as_uri())
 
 
 def drive(
@@ -164,9 +168,13 @@ def drive(
 def _say_and_open(line: str) -> None:
     """Prints a line, and opens the address that it begins with."""
     say(line)
+    _open(line.split()[0])
+
+
+def _open(address: str) -> None:
     # Without a screen, some systems would open a browser of text in this terminal.
     if sys.platform != "linux" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):
-        webbrowser.open(line.split()[0])
+        webbrowser.open(address)
 
 
 def coach(

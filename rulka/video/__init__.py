@@ -1,1 +1,1 @@
-"""Race videos: MP4 files, live window, and the overlay (HUD)."""
+"""Race videos: MP4 files, and the overlay (HUD)."""

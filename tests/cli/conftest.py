@@ -100,4 +100,5 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Path, site) -
     monkeypatch.chdir(project)
     monkeypatch.setenv("RULKA_EXCHANGE_URL", site.url)
     monkeypatch.setattr(calibration, "MAX_EVALUATIONS", 1)
+    monkeypatch.setattr("webbrowser.open", lambda _: True)
     return project

@@ -127,7 +127,7 @@ ROWS = (
     ),
     Row("agents export {place}/hub --json", lambda text, _: json.loads(text)["algorithm"] == "ppo", "{place}/hub"),
     Row("watch data/agent data/races --out {place}/race.mp4", is_video, "{place}/race.mp4"),
-    Row("watch latest --out {place}/one.mp4", is_video, "{place}/one.mp4"),
+    Row("watch latest", lambda text, _: is_video(text, Path("runs/watch.mp4"))),
     Row("coach latest", lambda text, _: "the coach takes" in text),
     Row("coach data/races --agent latest --json", lambda text, _: len(json.loads(text)["bends"]) == 1),
     Row("track show tiny --out {place}/a.png", lambda text, _: "tiny" in text, "{place}/a.png"),

@@ -15,7 +15,7 @@ from rulka.machine.errors import UserError
 from rulka.params import Params, reference_params
 from rulka.video.hud import HudTexts
 from rulka.video.race_video import VideoRace, race_frames
-from rulka.video.show import check_screen, show_frames, show_races
+from rulka.video.show import show_races
 from rulka.video.sources import LEFT_TO_RIGHT, OtherMapError, gather, recorded_races, sort_sources
 
 RECORDINGS = Path(os.environ.get("RULKA_RECORDINGS", "../shared/recordings"))
@@ -73,28 +73,8 @@ def test_the_lap_that_comes_with_a_campaign_track(small: Params) -> None:
     assert shown.texts.title.startswith(f"{LEFT_TO_RIGHT}Reference lap")
 
 
-def test_what_is_missing_is_said_before_the_screen_is(monkeypatch: pytest.MonkeyPatch, small: Params) -> None:
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("sys.platform", "linux")
-    for sources, message in (((), "nothing is named"), ((Path("runs/none"),), "none is nothing")):
-        with pytest.raises(UserError, match=message) as refused:
-            show_races(sources, small, track=None, num_races=1, out=None)
-        assert "runs/train" in refused.value.hint
-    with pytest.raises(UserError) as without:
-        check_screen()
-    assert "--out" in without.value.hint
-
-
-def test_window_shows_every_frame_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pygame")
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    taken = []
-
-    def frames() -> object:
-        for k in range(3):
-            taken.append(k)
-            yield np.full((20, 30, 3), k, np.uint8)
-
-    show_frames(frames(), 1000, "test")  # pyright: ignore[reportArgumentType]
-    assert taken == [0, 1, 2]
+@pytest.mark.parametrize(("sources", "message"), [((), "nothing is named"), ((Path("runs/none"),), "none is nothing")])
+def test_what_is_missing_is_said(tmp_path: Path, small: Params, sources: tuple[Path, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message) as refused:
+        show_races(sources, small, track=None, num_races=1, out=tmp_path / "race.mp4")
+    assert "runs/train" in refused.value.hint
