@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
+from itertools import takewhile
 from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +39,8 @@ class Applied(NamedTuple):
 
     Attributes:
         changes: one line per changed key: "iqn.n_steps: 3 -> 5".
-        remarks: notes for the user: presets applied before, changes that do not affect the agent, sections filled in.
+        remarks: notes for the user: the comment at the top of the preset, presets applied before, changes that do not
+            affect the agent, sections filled in.
     """
 
     changes: list[str]
@@ -56,8 +58,7 @@ def known_presets() -> dict[str, str]:
         message = f"there are no presets in {PRESETS_DIR.absolute()}"
         raise UserError(message, hint="Run this from the root of the project.")
     for name in names:
-        first = _text(PRESETS_DIR / f"{name}.yaml").partition("\n")[0]
-        found[name] = _END_OF_SENTENCE.split(first.removeprefix("#").strip())[0] if first.startswith("#") else ""
+        found[name] = _END_OF_SENTENCE.split(_top_comment(PRESETS_DIR / f"{name}.yaml"))[0]
     return found
 
 
@@ -83,6 +84,8 @@ def apply_preset(name: str) -> Applied:
     body = with_values(body, {keys: new for keys, _, new in found if keys[0] not in brought})
     changes = _format_changes(found)
     remarks = _remarks(below, name, changes, params)
+    if changes and (comment := _top_comment(preset_file)):
+        remarks.insert(0, comment)
     if brought:  # most of such a section is at its defaults, which `changes` does not list
         remarks.append(f"{PARAMS_FILE} now shows what {name} sets in {', '.join(brought)}")
     if changes or brought:
@@ -186,6 +189,12 @@ def _applied_before(text: str) -> list[str]:
     """Returns the applied presets named in the first line of the parameters, if any."""
     first = text.partition("\n")[0]
     return first.removeprefix(HEADER).split(", ") if first.startswith(HEADER) else []
+
+
+def _top_comment(path: Path) -> str:
+    """Returns the comment at the top of a preset, without its line breaks."""
+    lines = takewhile(lambda line: line.startswith("#"), _text(path).splitlines())
+    return " ".join(line.removeprefix("#").strip() for line in lines)
 
 
 def _text(path: Path) -> str:

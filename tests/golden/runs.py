@@ -382,12 +382,25 @@ PPO = {
 }
 RELEASED = {"interpolation": "staircase", "shares": [[0.0, 1.0], [0.1, 0.0]]}
 IQN = {"start_steps": 512, "buffer_steps": 2048, "batch_size": 16, "samples_per_insert": 1.0, "warmup_steps": 0}
+BY_STEPS = {
+    "learning_rate": {
+        "interpolation": "exponential",
+        "points": [[0, 0.001], [3_000_000, 0.00005], [12_000_000, 0.00005], [15_000_000, 0.00001]],
+    },
+    "gamma": {"interpolation": "linear", "points": [[0, 0.999], [1_500_000, 0.999], [2_500_000, 1.0]]},
+    "epsilon": {
+        "interpolation": "exponential",
+        "points": [[0, 1.0], [50_000, 1.0], [300_000, 0.1], [3_000_000, 0.03]],
+    },
+    "boltzmann_epsilon": {"interpolation": "linear", "points": [[0, 0.15], [3_000_000, 0.03]]},
+}
+"""The reference's schedules, over its 15 million decisions."""
 LEARNS_ALL = {"rate_of": {"encoder": 1.0, "float_head": 1.0, "trunk": 1.0, "heads": 1.0}}
 
 PRIORITISED = {"alpha": 0.6, "beta": 0.4, "epsilon": 0.01, "min_actions_left": 3}
 AGENTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "iqn": ("iqn", IQN | {"demonstration_share": 0.25, "guide_floor": RELEASED}, {}, ""),
-    "iqn, as specified": ("iqn", IQN | {"demonstration_share": 0.0}, {}, "reference"),
+    "iqn, as specified": ("iqn", IQN | BY_STEPS | {"prioritised": None, "boltzmann_softmax": False}, {}, "reference"),
     "iqn, prioritised": (
         "iqn",
         IQN

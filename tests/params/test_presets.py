@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from rulka.agents.params import ALGORITHMS
+from rulka.contracts.schedule import Schedule
 from rulka.machine.errors import UserError
-from rulka.params import Params, read_params, read_sections
-from rulka.params.presets import apply_preset, environment_params, known_presets, undo_preset
+from rulka.params import Params, read_params, read_sections, resolved
+from rulka.params.presets import apply_preset, environment_params, known_presets, merge_overlay, undo_preset
 from rulka.stages.folders import PRESETS_LOG
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +90,9 @@ def test_a_preset_brings_the_section_of_its_algorithm(name: str, params_file: Pa
     applied = apply_preset(name)
     begins_alike = ["train.start_from_earlier: 0.5 -> 0.0"] if name in ("grpo", "dpo") else []
     assert applied.changes == [f"train.algorithm: ppo -> {name}", *begins_alike]
-    assert applied.remarks == [f"params.yaml now shows what {name} sets in {name}"]
+    comment, *remarks = applied.remarks
+    assert f"docs/algorithms/{name}.md" in comment
+    assert remarks == [f"params.yaml now shows what {name} sets in {name}"]
     params, defaults = read_params(params_file), Params()
     assert params == defaults.model_copy(update={"train": params.train}), "at its defaults"
     assert read_sections(params_file)[name] == read_sections(ROOT / f"presets/{name}.yaml")[name]
@@ -165,11 +168,32 @@ def test_changes_that_do_not_act_on_it_are_named(params_file: Path, train: str, 
     assert [remark in line for line in found] == ([True] if remark else [])
 
 
+def test_the_specified_agent_is_one_preset_at_any_budget(params_file: Path):
+    """A smaller `train.max_env_steps` scales every schedule, and the experiment on it trains the same agent."""
+    before = read_sections(params_file)
+    remarks = apply_preset("reference").remarks
+    assert "15 million decisions" in remarks[0], "said when it is set"
+    params = read_params(params_file)
+    assert params.train.algorithms == ("iqn",)
+    schedules = [each for _, each in params.algorithms["iqn"] if isinstance(each, Schedule)]
+    assert len([each for each in schedules if each.shares]) == 4
+    assert all(each.shares or each.points == ((0, each.values[0]),) for each in schedules)
+    preset = read_sections(ROOT / "presets/reference.yaml")
+    file = read_sections(ROOT / "experiments/reference.yaml")
+    shipped = merge_overlay(resolved(before, ""), file["overrides"], "")
+    by_experiment = merge_overlay(shipped, file["variants"]["reference"], "")
+    by_preset = merge_overlay(shipped, preset, "")
+    assert by_preset["train"].pop("max_env_steps") == 15_000_000
+    assert by_experiment["train"].pop("max_env_steps") == file["budget"]["env_steps"]
+    assert by_experiment == by_preset
+
+
 def test_presets_are_listed_with_what_they_are(params_file: Path):
     Path("presets/bare.yaml").write_text("iqn: {}\n")
-    write("# IQN, but mine, et al. 2024. And more\niqn: {}\n")
+    write("# IQN, but mine,\n# et al. 2024. And more\niqn: {n_steps: 5}\n")
     known = known_presets()
     assert (known["bare"], known["mine"]) == ("", "IQN, but mine, et al. 2024")
+    assert apply_preset("mine").remarks[0] == "IQN, but mine, et al. 2024. And more"
 
 
 ENVIRONMENTS = ROOT / "presets" / "environments"
