@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from rulka.buffers.experience import PreferencePairs
+from rulka.params import read_sections
+from tests.agents.conftest import learner_and_actor, random_races, small_spec
 from tests.agents.twins import (
     CARS,
     Place,
@@ -20,11 +25,13 @@ from tests.agents.twins import (
     T,
     Twin,
     assert_updated,
+    disturbed,
     divergence,
     entropy,
     record,
     scene,
     steps_of,
+    stream_of,
 )
 
 # PPO, Schulman et al. 2017, arXiv:1707.06347 --------------------------------------------------------------------------
@@ -182,6 +189,61 @@ def test_impala(decisions: str, correction: dict[str, Any]) -> None:
         )
         twin.step(loss.mean(), twin.learning())
     assert_updated(learner, twin)
+
+
+def test_without_lag_and_correction_impala_is_a2c() -> None:
+    """Mnih et al. 2016, arXiv:1602.01783, section 4.3, on all trajectories at once.
+
+    d loss / d logit_b = (R - V) / s (pi_b - 1{b = a}) + beta pi_b (log pi_b + H), d loss / d V = c (V - R) / s^2, and
+    the chain rule behind both.
+    """
+    preset = read_sections(Path("presets/a2c.yaml"))["impala"]
+    assert preset["batch_size"] == preset["steps_per_update"]
+    sizes = {"steps_per_update": 2 * T * CARS, "batch_size": 2 * T * CARS}
+    own = {"gamma": 0.9, "value_weight": 0.7, "entropy_weight": 0.3, "max_grad_norm": 1e6}
+    learner, actor = learner_and_actor(small_spec("impala", **preset | sizes | own))
+    learner.load_network(disturbed(learner.network, 30.0).state_dict())
+    network = copy.deepcopy(learner.network)
+    actor.load_network(network.state_dict())
+    blocks = [random_races(learner._spec, seed, num_cars=CARS, num_steps=T).drive(actor) for seed in range(2)]
+    for number, block in enumerate(blocks):
+        assert learner.update() is None, "it waits for all collectors"
+        learner.insert(block, number, 0)
+    assert learner.num_env_steps == learner.num_allowed_env_steps(), "and they wait for it"
+    metrics = learner.update()
+    assert (metrics["gradient_steps"], metrics["versions_behind"]) == (1, 0)
+
+    here = Scene(learner, [stream_of([block]) for block in blocks], learner._spec.actions)
+    places = here.places()
+    with torch.no_grad():
+        after = [
+            network(torch.from_numpy(block.image).flatten(0, 1), torch.from_numpy(block.floats).flatten(0, 1))[
+                1
+            ].unflatten(0, (T + 1, CARS))
+            for block in blocks
+        ]
+        image, floats = here.seen(places)
+        before = network.trunk[:2](network.join(network.encode(image), floats))
+        hidden = network.trunk[2:](before)
+        outputs, value = network.read_out(hidden)
+    returns = []
+    for number, step, car in places:
+        stream, passed = here.streams[number], [*behind(here.streams[number], step, car)]
+        found = sum(0.9**count * stream.shaped(later, car, 0.9) for count, later in enumerate(passed))
+        last = passed[-1]
+        beyond = 0.0 if stream.terminated[last, car] else float(after[number][last + 1, car])
+        returns.append(found + 0.9 ** len(passed) * beyond)
+    wanted, pi = torch.tensor(returns), outputs.softmax(dim=1)
+    scale = wanted.square().mean().sqrt()
+    taken = one_hot(here.column("action", places)[:, 0].long(), 3)
+    spread = -(pi * pi.log()).sum(dim=1, keepdim=True)
+    by_logit = ((wanted - value) / scale)[:, None] * (pi - taken) + 0.3 * pi * (pi.log() + spread)
+    by_value = (0.7 * (value - wanted) / scale**2)[:, None]
+    by_hidden = (by_logit @ network.policy_head.weight + by_value @ network.value_head.weight) * (hidden > 0)
+    rows = ((learner.network.policy_head, by_logit, hidden), (learner.network.value_head, by_value, hidden))
+    for layer, gradient, entered in (*rows, (learner.network.trunk[2], by_hidden, before)):
+        torch.testing.assert_close(layer.weight.grad, gradient.T @ entered / len(places), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(layer.bias.grad, gradient.mean(dim=0), rtol=1e-4, atol=1e-6)
 
 
 # GRPO, Shao et al. 2024, arXiv:2402.03300 -----------------------------------------------------------------------------

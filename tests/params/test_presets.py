@@ -144,7 +144,7 @@ def test_bad_presets_change_nothing(params_file: Path, text: str, error: type, m
 def test_unknown_names_are_refused(params_file: Path):
     with pytest.raises(
         UserError,
-        match=r"no preset is called '../params'; .* holds btr, chunks, dpo, frames, fusion, generalist, grpo",
+        match=r"no preset is called '../params'; .* holds a2c, btr, chunks, dpo, frames, fusion, generalist, grpo",
     ):
         apply_preset("../params")
 
