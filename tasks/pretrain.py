@@ -82,7 +82,7 @@ def pretrain(params: Params, *, frames_dir: Path, out_dir: Path, runs_dir: Path)
             config={"encoder": first.config.model_dump(mode="json")},
             observation=network_input_contract(observation),
             actions=table,
-            normalisation=reference_normalisation(),
+            normalisation=reference_normalisation(pretrain.normalisation),
             provenance=origin | {"probes": probes},
         )
         with output_folder(out_dir) as folder:

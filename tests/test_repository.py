@@ -255,6 +255,9 @@ WITHOUT_DEFAULT = {
     "FolderSource.path",
     "HubSource.id",
     "GeneratedTracksParams.count",
+    "PartNormalisationParams.mean",
+    "PartNormalisationParams.part",
+    "PartNormalisationParams.std",
     "Schedule.interpolation",
 }
 """Required keys: no default would suit most users."""

@@ -28,7 +28,13 @@ from models.encoders.config import ENCODER_CONFIG, EncoderConfig
 from rulka.contracts.actions import ActionSpace, ActionTable
 from rulka.contracts.observation import SCHEMA_VERSION as OBSERVATION_SCHEMA_VERSION
 from rulka.contracts.observation import Normalisation, float_slices
-from rulka.contracts.observation_params import FramesAs, ObservationParams, Part
+from rulka.contracts.observation_params import (
+    NUM_PREVIOUS_ACTIONS,
+    NUM_WAYPOINTS,
+    FramesAs,
+    ObservationParams,
+    Part,
+)
 from rulka.contracts.stored import StoredFloat, checked, plain_json
 from rulka.machine.disk import check_readable
 from rulka.machine.errors import UserError
@@ -90,11 +96,15 @@ class NetworkInputContract(ObservationContract):
         frames: number of stacked frames.
         frames_as: how they reach the network.
         withheld: parts hidden from it.
+        waypoints: number of waypoints that it sees; all in artifacts that do not tell.
+        previous_actions: number of previous decisions that it sees, likewise.
     """
 
     frames: int
     frames_as: FramesAs
     withheld: tuple[Part, ...]
+    waypoints: int = NUM_WAYPOINTS
+    previous_actions: int = NUM_PREVIOUS_ACTIONS
 
     def params(self) -> ObservationParams:
         """Returns the same as observation parameters."""
@@ -343,7 +353,8 @@ def check_contracts(
     expected: dict[str, Any] = {"schema_version": OBSERVATION_SCHEMA_VERSION, "float_layout": layout}
     if observation is not None:
         expected |= observation.model_dump(mode="json")
-    _compare(folder, "observation", meta["observation"], expected, meta["kind"])
+    all_seen = {"waypoints": NUM_WAYPOINTS, "previous_actions": NUM_PREVIOUS_ACTIONS}
+    _compare(folder, "observation", all_seen | meta["observation"], expected, meta["kind"])
     if actions is not None:
         _compare(folder, "actions", meta["actions"], actions_to_json(actions), meta["kind"])
 

@@ -12,26 +12,30 @@ up (+y) and forward (+z); multiplying by the transpose of the car's rotation map
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rulka.contracts.observation_params import (
+    NUM_MATERIAL_GROUPS,
+    NUM_PREVIOUS_ACTIONS,
+    NUM_WAYPOINTS,
+    NUM_WHEELS,
+    PART_SIZES,
+    PartNormalisationParams,
+)
 from rulka.machine.kernels import cached_njit
 
 SCHEMA_VERSION = 2
 """Version of the observation schema. Artifacts store it, and loading rejects any other version."""
 
-NUM_WHEELS = 4
-NUM_PREVIOUS_ACTIONS = 5
-NUM_WAYPOINTS = 40
 WAYPOINT_STRIDE = 20
 ZONE_SPACING_M = 0.5
 """Distance between zone centres along the track; waypoints are every 20th, hence 10 m apart."""
 MAX_MARGIN_M = 700.0
 """Cap of the distance to the finish."""
-NUM_MATERIAL_GROUPS = 4
 
 
 def _slices(sizes: Mapping[str, int]) -> dict[str, slice]:
@@ -42,26 +46,8 @@ def _slices(sizes: Mapping[str, int]) -> dict[str, slice]:
 
 def float_slices(actions_per_decision: int = 1) -> dict[str, slice]:
     """Returns the slice of every part of the float vector by name, for decisions of K actions."""
-    return _slices(
-        {
-            "clock": 1,
-            "previous_actions": NUM_PREVIOUS_ACTIONS * actions_per_decision * 4,
-            "is_sliding": NUM_WHEELS,
-            "has_contact": NUM_WHEELS,
-            "damper": NUM_WHEELS,
-            "gearbox_state": 1,
-            "gear": 1,
-            "rpm": 1,
-            "gearbox_counter": 1,
-            "material": NUM_WHEELS * NUM_MATERIAL_GROUPS,
-            "angular_velocity": 3,
-            "velocity": 3,
-            "up": 3,
-            "waypoints": NUM_WAYPOINTS * 3,
-            "margin": 1,
-            "is_free_wheeling": 1,
-        }
-    )
+    actions = PART_SIZES["previous_actions"] * actions_per_decision
+    return _slices(PART_SIZES | {"previous_actions": actions})
 
 
 FLOATS = float_slices()
@@ -183,8 +169,8 @@ class Normalisation:
         return Normalisation(widened(self.mean), widened(self.std))
 
 
-def reference_normalisation() -> Normalisation:
-    """Returns Linesight's means and stds. Those of waypoints are interpolated between its first and last values."""
+def reference_normalisation(changes: Iterable[PartNormalisationParams] = ()) -> Normalisation:
+    """Returns Linesight's means and stds, with `changes`. Waypoints' are interpolated between its first and last."""
     mean, std = np.zeros(NUM_FLOATS, np.float32), np.full(NUM_FLOATS, 0.5, np.float32)
 
     def put(name: str, mean_value: ArrayLike, std_value: ArrayLike) -> None:
@@ -212,6 +198,8 @@ def reference_normalisation() -> Normalisation:
     )
     put("margin", 700.0, 350.0)
     put("is_free_wheeling", 0.0, 1.0)
+    for each in changes:
+        put(each.part, each.mean, each.std)
     return Normalisation(mean, std)
 
 

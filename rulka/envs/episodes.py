@@ -77,6 +77,10 @@ class EnvironmentFacts:
         if others:
             message = f"observation.withheld names {others[0]}, which is a part of races: {self.environment} has none"
             raise UserError(message, hint="Of other environments only the image can be withheld.")
+        for name in ("waypoints", "previous_actions"):
+            if getattr(observation, name) != (default := ObservationParams.model_fields[name].default):
+                message = f"observation.{name} is about races, and {self.environment} has none"
+                raise UserError(message, hint=f"Leave it at {default}.")
         if self.image is None:
             size = {"height": MIN_PIXELS, "width": MIN_PIXELS, "frames": 1, "withheld": ("image",)}
             return observation.model_copy(update=size)

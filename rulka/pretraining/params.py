@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rulka.agents.shared.network_params import CloneShape
+from rulka.contracts.observation_params import PartNormalisationParams
 from rulka.contracts.section import (
     BatchSize,
     Count,
@@ -100,8 +101,14 @@ class PretrainParams(FitParams):
 
     epochs: Whole = key(5, "Passes over the training frames; 0 keeps the encoder's first weights, say a backbone's.")
     objective: ObjectiveParams = key(AutoencoderParams(), "Training objective of the encoder.")
+    normalisation: tuple[PartNormalisationParams, ...] = key(
+        (), "Parts of the floats normalised otherwise than in the reference, here and in all networks.", strict=False
+    )
 
     def _check_combinations(self) -> Iterator[str]:
+        parts = [each.part for each in self.normalisation]
+        if len(set(parts)) < len(parts):
+            yield f"normalisation needs each part once, but has {', '.join(parts)}: remove one"
         if isinstance(self.objective, ViewsParams) and self.batch_size == 1:
             yield f"objective {self.objective.kind} needs several images in a batch, but batch_size is 1: raise it"
 

@@ -29,6 +29,7 @@ from tests.conftest import sees
 
 OBSERVATION = sees(64, 48)
 ACTIONS = action_table(5)
+COUNTS = ("waypoints", "previous_actions")
 
 
 def make_artifact() -> Artifact:
@@ -134,6 +135,15 @@ def test_what_was_made_for_other_observations_or_actions_is_refused(folder: Path
         load_artifact(folder, "encoder", observation=sees(64, 64))
     with pytest.raises(ArtifactError, match=r"actions.ticks_per_action is 5, expected 1"):
         load_artifact(folder, "encoder", actions=action_table(1))
+    near = OBSERVATION.model_copy(update={"waypoints": 20})
+    with pytest.raises(ArtifactError, match=r"observation.waypoints is 40, expected 20"):
+        load_artifact(folder, "encoder", observation=near)
+
+
+def test_who_does_not_tell_how_much_it_sees_sees_all(folder: Path) -> None:
+    observation = read_meta(folder)["observation"]
+    edit_meta(folder, observation={name: observation[name] for name in observation if name not in COUNTS})
+    assert load_artifact(folder, "encoder", observation=OBSERVATION).observation == make_artifact().observation
 
 
 @pytest.mark.parametrize(

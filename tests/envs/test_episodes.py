@@ -199,12 +199,14 @@ def _same_step(num_envs: int, **_: object) -> object:
 
 
 def test_what_can_be_withheld() -> None:
-    for environment, withheld, said in (
-        ("CartPole-v1", "waypoints", "withheld names waypoints, which is a part of races"),
-        ("benchmarks.qrdqn.catch:rulka/Catch64-v0", "image", "withheld leaves nothing to see"),
+    catch = "benchmarks.qrdqn.catch:rulka/Catch64-v0"
+    for environment, change, said in (
+        ("CartPole-v1", {"withheld": ("waypoints",)}, "withheld names waypoints, which is a part of races"),
+        ("CartPole-v1", {"waypoints": 20}, "waypoints is about races, and CartPole-v1 has none"),
+        (catch, {"withheld": ("image",)}, "withheld leaves nothing to see"),
     ):
         with pytest.raises(UserError, match=said):
-            read_facts(environment).seen(sees(64, 64).model_copy(update={"withheld": (withheld,)}))
+            read_facts(environment).seen(sees(64, 64).model_copy(update=change))
     seen = Seen("small/Pictures-v0", 1, sees(64, 64).model_copy(update={"withheld": ("image",)}))
     seen.reset(0)
     assert not seen.image.any()

@@ -7,8 +7,9 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from rulka.contracts.observation import FLOATS
-from rulka.contracts.observation_params import ObservationParams, Part
+from rulka.agents.shared.networks import input_shape
+from rulka.contracts.observation import FLOATS, float_slices, reference_normalisation
+from rulka.contracts.observation_params import ObservationParams, Part, PartNormalisationParams
 from rulka.envs.batch import RaceBatch, car_generators
 from rulka.simulator.race_settings import read_settings
 from rulka.tracks.track import Track
@@ -54,6 +55,30 @@ def test_a_withheld_image_is_black(straight: Track) -> None:
 
 def test_parts_are_those_of_the_floats() -> None:
     assert get_args(Part) == ("image", *FLOATS)
+
+
+@pytest.mark.parametrize("places", [1, 5])
+def test_far_waypoints_and_old_actions_are_withheld(places: int) -> None:
+    """Of decisions of several actions, whole ones are."""
+    parts, normalisation = float_slices(places), reference_normalisation().for_chunks(places)
+    assert input_shape(looks(), normalisation).withheld_floats is None
+    withheld = input_shape(looks(waypoints=2, previous_actions=3, withheld=["margin"]), normalisation).withheld_floats
+    assert withheld is not None
+    before, ahead, margin = parts["previous_actions"], parts["waypoints"], parts["margin"]
+    oldest = range(before.start, before.start + 2 * 4 * places)
+    assert np.flatnonzero(withheld).tolist() == [*oldest, *range(ahead.start + 2 * 3, ahead.stop), margin.start]
+
+
+def test_parts_may_have_another_normalisation() -> None:
+    given = [
+        PartNormalisationParams(part="velocity", mean=(0.0, 1.0, 40.0), std=(8.0,)),
+        PartNormalisationParams(part="clock", mean=(35.0,), std=(35.0,)),
+    ]
+    found, expected = reference_normalisation(given), reference_normalisation()
+    expected.mean[FLOATS["velocity"]], expected.std[FLOATS["velocity"]] = (0.0, 1.0, 40.0), 8.0
+    expected.mean[0] = expected.std[0] = 35.0
+    assert np.array_equal(found.mean, expected.mean)
+    assert np.array_equal(found.std, expected.std)
 
 
 def test_what_cannot_be_withheld_is_named() -> None:

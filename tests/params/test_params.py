@@ -53,6 +53,8 @@ OPTIONAL = {
 }
 """Sections that are null in `params.yaml`, and other kinds of those present, so that all keys are covered."""
 
+STILL = {"part": "velocity", "mean": [0.0], "std": [20.0]}
+
 
 def with_keys(values: dict[str, Any]) -> dict[str, Any]:
     data = copy.deepcopy(BASE)
@@ -206,6 +208,10 @@ def test_what_the_file_leaves_out_has_its_default() -> None:
         ),
         ({"pretrain.objective": SIMCLR | {"crop_pixels": 64.0}}, "crop_pixels needs to be less than 64"),
         ({"pretrain.objective": SIMCLR, "pretrain.batch_size": 1}, "several images in a batch, but batch_size is 1"),
+        ({"pretrain.normalisation": [STILL | {"std": [0.0]}]}, r"normalisation.*std.*: must be greater than 0 \(got 0"),
+        ({"pretrain.normalisation": [STILL | {"mean": [0, 0.5]}]}, "mean of velocity needs 1 number or 3, but has 2"),
+        ({"pretrain.normalisation": [STILL, STILL]}, "normalisation needs each part once, but has velocity, velocity"),
+        ({"observation.waypoints": 41}, "observation.waypoints: must be at most 40|less than or equal to 40"),
     ],
 )
 def test_what_cannot_be_is_named(values: dict[str, Any], message: str) -> None:

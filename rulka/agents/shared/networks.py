@@ -20,7 +20,7 @@ from models.torso import InputShape
 from rulka.agents.shared.network_params import NetworkParams
 from rulka.contracts.actions import ActionParams, ActionTable, action_table
 from rulka.contracts.observation import Normalisation, float_slices
-from rulka.contracts.observation_params import ObservationParams
+from rulka.contracts.observation_params import NUM_PREVIOUS_ACTIONS, ObservationParams
 
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
@@ -63,6 +63,10 @@ def input_shape(observation: ObservationParams, normalisation: Normalisation) ->
     for name in observation.withheld:
         if name != "image":
             is_withheld[parts[name]] = True
+    before, ahead = parts["previous_actions"], parts["waypoints"]
+    num_unseen = (before.stop - before.start) * (NUM_PREVIOUS_ACTIONS - observation.previous_actions)
+    is_withheld[before.start : before.start + num_unseen // NUM_PREVIOUS_ACTIONS] = True  # the oldest
+    is_withheld[ahead.start + 3 * observation.waypoints : ahead.stop] = True
     return InputShape(
         height=observation.height,
         width=observation.width,
