@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from models.encoders.backbone import TokenModel
 from models.encoders.patches import POSITION_STD, Block
 from models.fusion_config import (
     ConcatConfig,
@@ -21,6 +22,7 @@ from models.fusion_config import (
     HeadFloatsConfig,
     ProjectedConfig,
     RawFloatsConfig,
+    TokensConfig,
     TokenSequenceConfig,
 )
 from models.layers import LEAKY_GAIN, LEAKY_SLOPE, initialise, initialise_all
@@ -66,11 +68,14 @@ class Projected(Fusion):
 
 
 class _Attending(Fusion):
-    """Transformer blocks over tokens; the state is the mean of the output tokens: D = W."""
+    """Transformer blocks, or a model, over tokens; the state is the mean of the output tokens: D = W."""
 
-    def __init__(self, config: FusedVectorConfig | TokenSequenceConfig) -> None:
+    def __init__(self, config: TokensConfig, num_tokens: int) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(*(Block(config) for _ in range(config.depth)))
+        if config.model is None:
+            self.blocks: nn.Module = nn.Sequential(*(Block(config) for _ in range(config.depth)))
+        else:
+            self.blocks = TokenModel(config.model, config, num_tokens)
         self.norm = nn.LayerNorm(config.width)
         self.num_state = config.width
 
@@ -86,7 +91,7 @@ class FusedVector(_Attending):
     """
 
     def __init__(self, config: FusedVectorConfig, num_encoded: int, num_floats: int) -> None:
-        super().__init__(config)
+        super().__init__(config, config.tokens)
         self.tokens = nn.Linear(num_encoded + num_floats, config.tokens * config.width)
         initialise(self.tokens, _LINEAR_GAIN)
 
@@ -108,16 +113,17 @@ class TokenSequence(_Attending):
         Args:
             config: of the fusion.
             image_tokens: I and V.
-            num_floats: X; ignored if the float head produces tokens itself.
+            num_floats: X; if the float head produces tokens itself, of all of them.
         """
-        super().__init__(config)
         count, numbers = image_tokens
+        head = config.floats if isinstance(config.floats, HeadFloatsConfig) else None
+        super().__init__(config, count + (head.tokens if head else num_floats // config.width))
         self.image = nn.Linear(numbers, config.width, bias=False)
         self.position = nn.Parameter(torch.randn(count, config.width) * POSITION_STD)
         initialise(self.image, _LINEAR_GAIN)
         self.floats = nn.Identity()
-        if isinstance(config.floats, HeadFloatsConfig):
-            self.floats = nn.Linear(num_floats, config.floats.tokens * config.width)
+        if head:
+            self.floats = nn.Linear(num_floats, head.tokens * config.width)
             initialise(self.floats, _LINEAR_GAIN)
 
     def forward(self, encoded: Tensor, floats: Tensor) -> Tensor:

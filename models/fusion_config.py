@@ -5,14 +5,15 @@ Imports no torch, because parameters are also read without a network.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from models.encoders.config import BlocksConfig, Config, key
+from models.encoders.config import ArchitectureSource, AttendingConfig, Config, key
 
 MOST_TOKENS = 256
 """Maximum number of tokens from one linear layer."""
+Size = Annotated[int, Field(ge=1, le=65_536)]
 
 
 class ConcatConfig(Config):
@@ -27,13 +28,20 @@ class ProjectedConfig(Config):
     kind: Literal["projected"] = key("projected", "Concatenation, with floats projected to the image features' width.")
 
 
-class _AttendingConfig(BlocksConfig):
-    """Transformer blocks over tokens."""
+class TokensConfig(AttendingConfig):
+    """Transformer blocks over tokens, or a model of Hugging Face transformers in their place."""
 
-    depth: int = key(1, "Number of transformer blocks.", ge=1, le=48)
+    float_hidden: Size | None = key(None, "Width of the float head; null takes network.float_hidden.")
+    model: ArchitectureSource | None = key(None, "Text model over the tokens instead of blocks; null for blocks.")
+
+    @model_validator(mode="after")
+    def _check_model(self) -> Self:
+        if self.model is not None and self.dropout:
+            raise ValueError(f"model needs dropout 0, as it drops nothing, but it is {self.dropout}: set it to 0")
+        return self
 
 
-class FusedVectorConfig(_AttendingConfig):
+class FusedVectorConfig(TokensConfig):
     """One linear projection of both, split into tokens, see `models.fusion.FusedVector`."""
 
     kind: Literal["fused_vector"] = key("fused_vector", "Tokens that each mix image features and floats.")
@@ -60,7 +68,7 @@ class HeadFloatsConfig(Config):
     tokens: int = key(4, "Number of tokens.", ge=1, le=MOST_TOKENS)
 
 
-class TokenSequenceConfig(_AttendingConfig):
+class TokenSequenceConfig(TokensConfig):
     """Tokens of the image and of the floats, see `models.fusion.TokenSequence`."""
 
     kind: Literal["token_sequence"] = key("token_sequence", "Tokens of image and floats that attend to each other.")

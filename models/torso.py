@@ -16,7 +16,7 @@ from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
 from models.encoders.config import EncoderConfig
 from models.fusion import build_float_head, build_fusion
-from models.fusion_config import CONCAT, FusionConfig, TokenSequenceConfig
+from models.fusion_config import CONCAT, FusionConfig, TokensConfig, TokenSequenceConfig
 
 
 class InputShape(NamedTuple):
@@ -106,11 +106,16 @@ class Torso(nn.Module):
             shown[inputs.withheld_floats] = 0.0
         self.register_buffer("float_shown", shown, persistent=False)
         self.encoder = build_encoder(encoder, inputs.height, inputs.width, inputs.channels)
-        self.float_head = build_float_head(fusion, inputs.float_mean.numel(), float_hidden, layer_norm=layer_norm)
+        num_floats = inputs.float_mean.numel()
+        if isinstance(fusion, TokensConfig):
+            float_hidden = fusion.float_hidden or float_hidden
+        self.float_head = build_float_head(fusion, num_floats, float_hidden, layer_norm=layer_norm)
         self._takes_tokens = isinstance(fusion, TokenSequenceConfig) and fusion.takes_all
         num_images = inputs.frames // inputs.channels
         num_tokens, num_numbers = self.encoder.token_shape if self._takes_tokens else (1, self.encoder.num_features)
-        self.fusion = build_fusion(fusion, (num_images * num_tokens, num_numbers), float_hidden)
+        with torch.no_grad():
+            num_joined = self.float_head(torch.zeros(1, num_floats)).shape[1]
+        self.fusion = build_fusion(fusion, (num_images * num_tokens, num_numbers), num_joined)
         self.inputs = inputs
         self.num_encoded = num_images * num_tokens * num_numbers
         self.num_state = self.fusion.num_state

@@ -128,7 +128,10 @@ def clone(params: Params, *, folders: Folders) -> None:
     torch.manual_seed(clone.seed)
     build = build_clone_policy if clone.shape == "policy" else build_cloned_iqn
     normalisation = pretrained.normalisation.for_chunks(places)
-    policy = build(observation, pretrained.encoder, network, normalisation, table.space.num_outputs)
+    try:
+        policy = build(observation, pretrained.encoder, network, normalisation, table.space.num_outputs)
+    except ValueError as error:
+        raise UserError(str(error), hint="Change network.fusion.model, width or the number of tokens.") from error
     policy.encoder.load_state_dict(
         {name.removeprefix("encoder."): tensor for name, tensor in pretrained.tensors.items()}
     )

@@ -68,7 +68,7 @@ def pretrain(params: Params, *, frames_dir: Path, out_dir: Path, runs_dir: Path)
     objective = build_objective(pretrain.objective, first.config, observation).to(use_device())
     fresh = copy.deepcopy(objective.encoder)
     if first.tensors is not None:
-        objective.encoder.load_state_dict(first.tensors)
+        objective.encoder.load_state_dict(first.tensors, strict=False)  # blocks behind a backbone stay fresh
     origin = provenance("pretrain", sections_of("pretrain", params), {"frames": frames_dir})
     origin |= {"first_weights": first.origin}
     with resumable(runs_dir, origin) as checkpoints:

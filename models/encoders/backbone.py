@@ -1,4 +1,4 @@
-"""Vision models of Hugging Face transformers as encoders: ViT, DINOv2 and others that its `AutoModel` supports.
+"""Models of Hugging Face transformers: vision models as encoders, such as ViT and DINOv2, text models over tokens.
 
 They are built from a configuration only; `rulka.pretraining.backbones` provides it and the initial weights.
 Dimensions: B batch, H x W pixels, S x S pixels of the model's images, C their channels, T tokens, P patch tokens among
@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.encoders.base import Encoder
-from models.encoders.config import ResolvedBackboneConfig
+from models.encoders.config import ArchitectureSource, AttendingConfig, ResolvedBackboneConfig
+from models.encoders.patches import Block
 
 _MODEL_ERRORS = (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
 """Exceptions of a model with unsuitable configuration values or images."""
@@ -102,6 +103,7 @@ class BackboneEncoder(Encoder):
         self.register_buffer("shift", ((128 / 255 - mean) / std).view(-1, 1, 1), persistent=False)
         accepted = inspect.signature(self.backbone.forward).parameters
         self._options = {"interpolate_pos_encoding": True} if "interpolate_pos_encoding" in accepted else {}
+        self.refine: nn.Module = nn.Identity()
         self.eval()
         shape = self._try_out(architecture.model_type)
         self._first_patch = _first_patch(shape, patch, self._pixels)
@@ -110,7 +112,11 @@ class BackboneEncoder(Encoder):
             raise ValueError(f"{architecture.model_type} has no class token: set encoder.token to mean")
         is_map = len(shape) == 4
         self.num_features = shape[1] if is_map else shape[-1]
-        self.token_shape = (shape[2] * shape[3] if is_map else shape[1] - self._first_patch, self.num_features)
+        num_tokens = shape[2] * shape[3] if is_map else shape[1] - self._first_patch
+        if (blocks := config.refine) is not None:
+            layers = [nn.Linear(self.num_features, blocks.width), *(Block(blocks) for _ in range(blocks.depth))]
+            self.refine, self.num_features = nn.Sequential(*layers, nn.LayerNorm(blocks.width)), blocks.width
+        self.token_shape = (num_tokens, self.num_features)
 
     def train(self, mode: bool = True) -> BackboneEncoder:
         """Sets the mode, but keeps the backbone in evaluation mode, see above."""
@@ -120,15 +126,17 @@ class BackboneEncoder(Encoder):
 
     def forward(self, image: Tensor) -> Tensor:
         """Maps images from `normalise_image` [B, 1, H, W] to features [B, D]."""
-        output = self._last_hidden_state(image)
-        if output.dim() == 4:
-            return output.mean(dim=(2, 3))
-        return output[:, 0] if self._uses_class_token else output[:, self._first_patch :].mean(dim=1)
+        tokens = self._all_tokens(image)
+        return tokens[:, 0] if self._uses_class_token else tokens[:, self._first_patch :].mean(dim=1)
 
     def tokens(self, image: Tensor) -> Tensor:
         """Maps the same images to patch tokens, or to the positions of a map, [B, P, D]."""
+        return self._all_tokens(image)[:, self._first_patch :]
+
+    def _all_tokens(self, image: Tensor) -> Tensor:
+        """Returns [B, T, D]; those before the patches first."""
         output = self._last_hidden_state(image)
-        return output.flatten(2).transpose(1, 2) if output.dim() == 4 else output[:, self._first_patch :]
+        return self.refine(output.flatten(2).transpose(1, 2) if output.dim() == 4 else output)
 
     def _last_hidden_state(self, image: Tensor) -> Tensor:
         """Returns tokens [B, T, D], or a map [B, D, h, w] of a convolutional model."""
@@ -150,6 +158,48 @@ class BackboneEncoder(Encoder):
         if len(shape) not in (3, 4):
             raise ValueError(f"{model_type} returns numbers {list(shape)} for an image, neither tokens nor a map")
         return shape
+
+
+class TokenModel(nn.Module):
+    """A text model of transformers over given tokens [B, T, W], always in evaluation mode, as `BackboneEncoder` is."""
+
+    def __init__(self, source: ArchitectureSource, sizes: AttendingConfig, num_tokens: int) -> None:
+        """Initialises the weights.
+
+        Args:
+            source: of the architecture.
+            sizes: those that the source does not tell.
+            num_tokens: T.
+
+        Raises:
+            ValueError: if the architecture is no model over so many tokens of this width.
+        """
+        super().__init__()
+        width, transformers = sizes.width, load_transformers()
+        what = f"network.fusion.model over {num_tokens} tokens of width {width}"
+        common = {"hidden_size": width, "intermediate_size": sizes.ff_mult * width}
+        common |= {"num_hidden_layers": sizes.depth, "num_attention_heads": sizes.heads}
+        try:
+            architecture = transformers.AutoConfig.for_model(**(common | source.config))
+            self.model: Any = transformers.AutoModel.from_config(architecture, dtype=torch.float32)
+            drop_pooler(self.model)
+            self.model.set_input_embeddings(nn.Embedding(1, width))  # tokens come from elsewhere
+            with torch.no_grad():
+                shape = list(self.eval()(torch.zeros(1, num_tokens, width)).shape)
+        except _MODEL_ERRORS as error:
+            raise ValueError(f"{what} cannot be: {error}") from error
+        if shape != [1, num_tokens, width]:
+            raise ValueError(f"{what} returns {shape}, not as many tokens of this width")
+
+    def train(self, mode: bool = True) -> TokenModel:
+        """Sets the mode, but keeps the model in evaluation mode."""
+        super().train(mode)
+        self.model.eval()
+        return self
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Maps tokens [B, T, W] to the same shape."""
+        return self.model(inputs_embeds=tokens).last_hidden_state
 
 
 def drop_pooler(backbone: Any) -> None:

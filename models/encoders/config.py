@@ -41,6 +41,12 @@ class BlocksConfig(Config):
         return self
 
 
+class AttendingConfig(BlocksConfig):
+    """One transformer block or more."""
+
+    depth: int = key(1, "Number of transformer blocks.", ge=1, le=48)
+
+
 class ConvConfig(Config):
     """Four convolutions, see `models.encoders.convolutions`."""
 
@@ -103,6 +109,7 @@ class BackboneConfig(Config):
     )
     pixels: int | None = key(None, "Side of resized images in pixels; null takes the model's own.", ge=8, le=2048)
     token: Literal["cls", "mean"] = key("cls", "Features: the class token, or the mean over patches.")
+    refine: AttendingConfig | None = key(None, "Transformer blocks behind the model, over its tokens; null for none.")
 
 
 class ImageConfig(Config):

@@ -51,7 +51,7 @@ class FirstEncoder:
 
     Attributes:
         config: complete configuration of the encoder.
-        tensors: its weights by name; None to initialise new ones.
+        tensors: its weights by name, without those of `refine`; None to initialise new ones.
         origin: plain JSON about the source of the weights, with their SHA-256; empty for new ones.
     """
 
@@ -90,7 +90,8 @@ def first_encoder(encoder: EncoderConfig, observation: ObservationParams) -> Fir
     network = _build(resolved)
     network.backbone.load_state_dict(_read_weights(folder, config))
     origin = {"folder": folder.as_posix(), "weights_sha256": _hash_weights(folder)}
-    return FirstEncoder(resolved, network.state_dict(), origin)
+    tensors = {name: tensor for name, tensor in network.state_dict().items() if not name.startswith("refine.")}
+    return FirstEncoder(resolved, tensors, origin)
 
 
 def downloaded(source: HubSource) -> Path:

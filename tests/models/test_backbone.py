@@ -15,7 +15,7 @@ from models.encoders import backbone
 from models.encoders.backbone import BackboneEncoder
 from models.encoders.base import normalise_image
 from models.encoders.build import build_encoder
-from models.encoders.config import ENCODER_CONFIG, BackboneConfig, ResolvedBackboneConfig
+from models.encoders.config import ENCODER_CONFIG, AttendingConfig, BackboneConfig, ResolvedBackboneConfig
 from tests.waiting import PATIENCE_S
 
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 8, "image_size": 64}
@@ -79,6 +79,19 @@ def test_features_are_those_of_the_tokens(
     expected = tokens[:, 0] if token == "cls" else tokens[:, first:].mean(dim=1)
     assert encoder.num_features == num_features
     torch.testing.assert_close(encoder(normalise_image(image, torch.float32)), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_blocks_may_refine_the_tokens_of_a_model() -> None:
+    """All of them, the class token too."""
+    config = resolved(VIT, "cls").model_copy(update={"refine": AttendingConfig(width=16, depth=1, heads=2)})
+    encoder, image = build(config), frames()
+    assert encoder.num_features == 16
+    assert encoder.token_shape == (64, 16)
+    project, block, norm = encoder.refine
+    expected = norm(block(project(tokens_of(encoder, image.float() / 255, [0.5] * 3, [0.5] * 3))))
+    seen = normalise_image(image, torch.float32)
+    torch.testing.assert_close(encoder(seen), expected[:, 0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(encoder.tokens(seen), expected[:, 1:], rtol=1e-4, atol=1e-5)
 
 
 def test_images_of_any_shape_become_squares_and_position_codes_follow() -> None:

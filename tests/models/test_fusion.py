@@ -142,13 +142,67 @@ def test_the_state_is_that_of_the_naive_twin(config: dict[str, Any], encoder: En
     torch.testing.assert_close(state, expected, rtol=1e-4, atol=1e-5)
 
 
+BERT = {"model_type": "bert"}
+MODEL = BLOCKS | {"model": {"kind": "architecture", "config": BERT}}
+WITH_MODEL = {"kind": "token_sequence", "image": "all", "floats": {"kind": "raw", "tokens": 2}, **MODEL}
+
+
+@pytest.mark.parametrize("config", [WITH_MODEL, {"kind": "fused_vector", "tokens": 3, **MODEL}], ids=["all", "vector"])
+def test_a_model_of_transformers_may_attend(config: dict[str, Any]) -> None:
+    """It gets the tokens in place of words, learns, and drops nothing."""
+    body, (image, floats) = torso(READ.validate_python(config)), seen()
+    model, given = body.fusion.get_submodule("blocks.model"), []
+    model.register_forward_pre_hook(lambda _, __, named: given.append(named["inputs_embeds"]), with_kwargs=True)
+    state = body.train().state(image, floats)
+    assert torch.equal(state, body.eval().state(image, floats))
+    (tokens, _), plain = given, torso(READ.validate_python({**config, "model": None}))
+    plain.load_state_dict(
+        {name: tensor for name, tensor in body.state_dict().items() if "blocks" not in name}, strict=False
+    )
+    plain.fusion.blocks = nn.Identity()
+    plain.fusion.norm = nn.Identity()
+    torch.testing.assert_close(plain.state(image, floats), tokens.mean(dim=1))
+    expected = body.fusion.norm(model(inputs_embeds=tokens).last_hidden_state).mean(dim=1)
+    torch.testing.assert_close(state, expected)
+    state.sum().backward()
+    assert model.get_submodule("encoder.layer.1").attention.self.query.weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (BERT | {"max_position_embeddings": 5}, "network.fusion.model over 6 tokens of width 8 cannot be"),
+        (BERT | {"hidden_size": 12}, "network.fusion.model over 6 tokens of width 8 cannot be"),
+        ({"model_type": "vit"}, "network.fusion.model over 6 tokens of width 8 cannot be"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_named(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        torso(READ.validate_python(WITH_MODEL | {"model": {"kind": "architecture", "config": config}}))
+
+
+def test_a_model_drops_nothing() -> None:
+    with pytest.raises(ValueError, match=r"model needs dropout 0, as it drops nothing, but it is 0\.1"):
+        READ.validate_python(WITH_MODEL | {"dropout": 0.1})
+
+
+def test_a_fusion_may_have_a_float_head_of_its_own_width() -> None:
+    for width in (None, 11):
+        body = torso(READ.validate_python(KINDS["one image token, float head"] | {"float_hidden": width}))
+        assert [layer.out_features for layer in body.float_head if isinstance(layer, nn.Linear)] == [width or 6] * 2
+        assert body.state(*seen()).shape == (4, 8)
+
+
 # Tokens of encoders ---------------------------------------------------------------------------------------------------
 
 
-def backbone(model: dict[str, Any], token: str) -> ResolvedBackboneConfig:
+REFINED = {"width": 24, "depth": 2, "heads": 3}
+
+
+def backbone(model: dict[str, Any], token: str, refine: dict[str, Any] | None = None) -> ResolvedBackboneConfig:
     source = ArchitectureSource(kind="architecture", config=model)
     image = ImageConfig(pixels=32, mean=(0.5,) * 3, std=(0.5,) * 3)
-    known = {"source": source.model_dump(), "pixels": 32, "token": token}
+    known = {"source": source.model_dump(), "pixels": 32, "token": token, "refine": refine}
     return ResolvedBackboneConfig(kind="backbone", architecture=model, image=image, **known)
 
 
@@ -169,8 +223,22 @@ RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16], 
         (backbone(VIT, "mean"), (16, 16)),
         (backbone(VIT, "cls"), (16, 16)),
         (backbone(RESNET, "mean"), (16, 16)),
+        (backbone(VIT, "mean", REFINED), (16, 24)),
+        (backbone(RESNET, "mean", REFINED), (16, 24)),
     ],
-    ids=["conv", "pooled", "impala", "pooled impala", "patches", "bare patches", "vit", "vit cls", "resnet"],
+    ids=[
+        "conv",
+        "pooled",
+        "impala",
+        "pooled impala",
+        "patches",
+        "bare patches",
+        "vit",
+        "cls",
+        "map",
+        "refined",
+        "both",
+    ],
 )
 @torch.no_grad()
 def test_features_are_made_of_tokens(encoder: EncoderConfig, shape: tuple[int, int]) -> None:

@@ -78,6 +78,18 @@ def test_a_model_of_the_hub_is_downloaded_once(save: Save, monkeypatch: pytest.M
     assert all(each.endswith((".json", ".safetensors")) for each in files)
 
 
+def test_blocks_behind_a_model_begin_fresh(save: Save) -> None:
+    """So that a seed decides on them."""
+    folder = {"kind": "folder", "path": save().as_posix()}
+    refined = BackboneConfig.model_validate(asked(folder).model_dump() | {"refine": {"width": 16, "heads": 2}})
+    first = first_encoder(refined, OBSERVATION)
+    encoder = build_encoder(first.config, 64, 64)
+    assert first.tensors is not None
+    missing = encoder.load_state_dict(first.tensors, strict=False)
+    assert not missing.unexpected_keys
+    assert {name.split(".")[0] for name in missing.missing_keys} == {"refine"}
+
+
 @pytest.mark.parametrize("name", ["someone/tiny", "no name at all"])
 def test_a_model_that_cannot_be_had_is_named_with_the_remedy(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
