@@ -71,8 +71,9 @@ class Simulator:
             scratch=np.zeros((2, columns.NUM_SCRATCH)),
         )
         self._commands = np.concatenate([table.analog(), table.keys()], axis=1)
-        self._own_commands = np.zeros((num_cars, physics.NUM_COMMANDS), np.float32)
         self._chosen = np.zeros((num_cars, table.actions_per_decision), np.int64)
+        self._own_commands = np.zeros((self._chosen.size, physics.NUM_COMMANDS), np.float32)
+        self._own_chosen = np.arange(self._chosen.size).reshape(self._chosen.shape)
         self._decisions = self._chosen if table.actions_per_decision > 1 else self._chosen[:, 0]
         self._everyone = np.arange(num_cars)
         self._state = np.zeros((num_cars, columns.NUM_STATE + len(self._gate_m)))
@@ -161,22 +162,21 @@ class Simulator:
             raise SimulatorError(f"actions must be {shape} whole number{plural} from 0 to {last}, got {actions!r:.200}")
 
     def step_controls(self, controls: ArrayLike) -> None:
-        """Drives every car for one decision with constant analog controls. Not available for action chunks.
+        """Drives every car for one decision with analog controls, constant for each of its actions.
 
         Args:
-            controls: [N, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1].
+            controls: [N, 3] steer in [-1, 1] (positive right), gas and brake in [0, 1]; [N, K, 3] if the table's
+                decisions are chunks of K actions.
 
         Raises:
-            SimulatorError: if decisions are chunks, or a control is out of range or NaN; no car moves then.
+            SimulatorError: if a control is out of range or NaN; no car moves then.
         """
-        if self.table.actions_per_decision > 1:
-            raise SimulatorError("analog controls are held for a whole decision: use a table with one action for each")
-        given = _as_array(controls)
-        is_right = given.shape == (self.num_cars, physics.NUM_CONTROLS) and given.dtype.kind in "fiu"
-        if not is_right or physics.command_cars(np.ascontiguousarray(given, np.float32), self._own_commands) >= 0:
-            wanted = f"{self.num_cars} rows of steer in [-1, 1], gas and brake in [0, 1]"
+        given, shape = _as_array(controls), (*self._decisions.shape, physics.NUM_CONTROLS)
+        rows = given.reshape(-1, physics.NUM_CONTROLS) if given.shape == shape and given.dtype.kind in "fiu" else None
+        if rows is None or physics.command_cars(np.ascontiguousarray(rows, np.float32), self._own_commands) >= 0:
+            wanted = f"{' x '.join(map(str, shape[:-1]))} rows of steer in [-1, 1], gas and brake in [0, 1]"
             raise SimulatorError(f"controls must be {wanted}, got {controls!r:.200}")
-        self._drive(self._everyone[:, None], self._own_commands)
+        self._drive(self._own_chosen, self._own_commands)
 
     def floats(self, out: NDArray[np.float32]) -> None:
         """Writes the float observations of all cars into `out` [N, F]."""

@@ -81,8 +81,9 @@ def test_wrong_blocks_are_refused_and_nothing_moves(track) -> None:
     for wrong in (np.zeros(NUM_CARS, int), np.zeros((NUM_CARS, 4), int), np.full((NUM_CARS, 5), 12)):
         with pytest.raises(SimulatorError, match="actions must be"):
             blocks.step(wrong)
-    with pytest.raises(SimulatorError, match="one action for each"):
-        blocks.step_controls(np.zeros((NUM_CARS, 3), np.float32))
+    for few in (np.zeros((NUM_CARS, 3), np.float32), np.full((NUM_CARS, 5, 3), np.nan)):
+        with pytest.raises(SimulatorError, match=f"controls must be {NUM_CARS} x 5 rows"):
+            blocks.step_controls(few)
     assert blocks.save().tobytes() == before.tobytes()
     for ticks, count in ((5, 2), (5, 0), (4, 5)):
         with pytest.raises(ValueError, match="evenly"):
