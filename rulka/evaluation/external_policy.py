@@ -1,8 +1,9 @@
-"""External drivers: functions from observations to decisions, each of which is validated."""
+"""External drivers: functions, models and ONNX files, from observations to decisions, each of which is validated."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,8 +11,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnxruntime import InferenceSession
 
 from rulka.contracts.actions import Choices
+from rulka.contracts.observation import float_slices
+from rulka.contracts.observation_params import ObservationParams
+from rulka.machine.disk import check_readable
 from rulka.machine.errors import UserError
 from rulka.simulator.race_settings import read_settings
 from rulka.stages.folders import import_from_here
@@ -19,6 +24,7 @@ from rulka.stages.folders import import_from_here
 Act = Callable[[dict[str, NDArray]], Any]
 """Maps the observation of N cars, `image` [N, L, H, W] uint8 and `floats` [N, F] float32, to their N decisions: indices
 [N], chunks of them [N, K], or steer, gas and brake [N, 3]."""
+ONNX = ".onnx"
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -37,8 +43,9 @@ class ExternalPolicy:
         """Wraps a function.
 
         Args:
-            act: the function. Its optional attribute `environment` holds the keywords of `rulka/Race-v0` with which it
-                was made, such as {"action_repeat": 2}.
+            act: the function, or a model with a method `predict` as those of stable-baselines3 have. Its optional
+                attribute `environment` holds the keywords of `rulka/Race-v0` with which it was made, such as
+                {"action_repeat": 2}.
             keywords: further keywords, which take precedence.
             label: its name; defaults to that of the function.
 
@@ -46,19 +53,27 @@ class ExternalPolicy:
             UserError: if it is not callable, or a keyword is unknown or out of range.
         """
         self.label = self.algorithm = label or str(getattr(act, "__name__", type(act).__name__))
+        own = getattr(act, "environment", {})
+        predict: Any = getattr(act, "predict", None)
+        if callable(predict):
+            act = lambda seen: predict(seen, deterministic=True)[0]  # noqa: E731 the form of a library
         if not callable(act):
             raise UserError(f"{self.label} cannot drive: {act!r:.80} is no function")
-        own = getattr(act, "environment", {})
         if not isinstance(own, Mapping):
             raise UserError(f"{self.label}.environment holds keywords of its environment by name, got {own!r:.80}")
         self.settings = read_settings(None, {**own, **(keywords or {})})
         self.observation, self.actions = self.settings.image, self.settings.table
         self._act = act
+        parts = float_slices(self.settings.actions_per_decision)
+        self._withheld = [parts[name] for name in self.observation.withheld if name in parts]
 
     def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:
         """Decides for N cars; see `rulka.evaluation.race.Policy`."""
+        floats = floats.copy()
+        for part in self._withheld:
+            floats[:, part] = 0.0
         try:
-            decided = np.asarray(self._act({"image": image.copy(), "floats": floats.copy()}))
+            decided = np.asarray(self._act({"image": image.copy(), "floats": floats}))
         except Exception as error:  # third-party code may raise anything
             raise UserError(f"{self.label} failed as it drove: {type(error).__name__}: {error}") from error
         space, shape = self.actions.space, (len(floats), *self.actions.decision_shape)
@@ -75,20 +90,23 @@ class ExternalPolicy:
 
 
 def is_guest(name: str | Path) -> bool:
-    """True if a name has the form MODULE:FUNCTION."""
-    return _NAME.fullmatch(str(name)) is not None
+    """True if a name has the form MODULE:NAME, or is that of an ONNX file."""
+    return _NAME.fullmatch(str(name)) is not None or str(name).lower().endswith(ONNX)
 
 
 def find_guest(name: str, keywords: Mapping[str, Any] | None = None) -> ExternalPolicy:
-    """Imports a function by name; the module may be in the current folder.
+    """Imports a function or model by name, whose module may be in the current folder; or opens an ONNX file.
 
     Args:
-        name: MODULE:FUNCTION, see `is_guest`.
+        name: see `is_guest`.
         keywords: see `ExternalPolicy`.
 
     Raises:
-        UserError: if there is no such function, or a keyword is unknown or out of range.
+        UserError: if there is no such function or file, or a keyword is unknown or out of range.
     """
+    if name.lower().endswith(ONNX):
+        act, own = _session(Path(name))
+        return ExternalPolicy(act, {**own, **(keywords or {})}, Path(name).stem)
     module, _, function = name.partition(":")
     import_from_here()
     try:
@@ -97,3 +115,32 @@ def find_guest(name: str, keywords: Mapping[str, Any] | None = None) -> External
         message = f"there is no {name}: {error}"
         raise UserError(message, hint="Write MODULE:FUNCTION; the module lies here or is installed.") from error
     return ExternalPolicy(act, keywords, name)
+
+
+def _session(path: Path) -> tuple[Act, dict[str, Any]]:
+    """Opens an ONNX file whose inputs are `image`, `floats` or both, and whose first output is the decision.
+
+    Returns its function, and the keywords of its environment. Its metadata tell these as `rulka agents export` writes
+    them, or as JSON under `keywords`.
+    """
+    try:
+        session = InferenceSession(check_readable(path).read_bytes(), providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime has a class for each kind of damage
+        raise UserError(f"{path} cannot drive: it is no readable ONNX file: {error!s:.200}") from error
+    names, meta = [each.name for each in session.get_inputs()], session.get_modelmeta().custom_metadata_map
+
+    def act(seen: dict[str, NDArray]) -> Any:
+        return session.run(None, {name: seen[name] for name in names})[0]
+
+    try:
+        told = {name: json.loads(meta[name]) for name in ("keywords", "observation", "actions") if name in meta}
+        keywords = dict(told.get("keywords", {}))
+        if "actions" in told:
+            actions, seen = told["actions"], told["observation"]
+            keywords |= {"actions_per_decision": actions["actions_per_decision"], "continuous": actions["is_analog"]}
+            keywords |= {"action_repeat": actions["repeats"]}
+            keywords |= {"ticks_per_action": actions["ticks_per_action"] * actions["actions_per_decision"]}
+            keywords["observation"] = {name: seen[name] for name in ObservationParams.model_fields}
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} cannot drive: its metadata do not tell an environment: {error!r:.80}") from error
+    return act, keywords
