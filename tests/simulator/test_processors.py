@@ -13,6 +13,7 @@ from rulka.tracks.trigonometry import sin_cos
 from tests.simulator.laps import hashes, hashes_on
 
 pytestmark = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="forces instruction sets of x86")
+THOUSAND = 91, 600, 6, *CAMPAIGN_SLUGS
 NEEDS = {"SSE2": "X86_V2", "AVX2": "X86_V3", "AVX-512": "X86_V4"}
 
 
@@ -20,13 +21,19 @@ def test_without_avx_and_fma_every_bit_is_the_same() -> None:
     assert hashes_on("SSE2", 4, 40, 1, "patchwork") == hashes(4, 40, 1, "patchwork")
 
 
+@pytest.fixture(scope="module")
+def thousand() -> dict[str, str]:
+    """Hashes of 91 cars on each of 11 roads, for 30 s, which is longer than most laps."""
+    return hashes(*THOUSAND)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("processor", list(NEEDS))
-def test_a_thousand_laps_are_the_same_on_every_processor(processor: str) -> None:
-    """91 cars on each of 11 roads, for 30 s and longer than most laps: ticks, images, floats, rewards and tracks."""
+def test_a_thousand_laps_are_the_same_on_every_processor(thousand: dict[str, str], processor: str) -> None:
+    """Ticks, images, floats, rewards and tracks."""
     if not core.__cpu_features__.get(NEEDS[processor]):
         pytest.skip(f"this processor has no {processor}")
-    assert hashes_on(processor, 91, 600, 6, *CAMPAIGN_SLUGS) == hashes(91, 600, 6, *CAMPAIGN_SLUGS)
+    assert hashes_on(processor, *THOUSAND) == thousand
 
 
 def test_sine_and_cosine_are_within_a_bit_of_those_of_numpy() -> None:
