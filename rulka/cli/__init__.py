@@ -13,7 +13,7 @@ from itertools import takewhile
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes
 from tyro.extras import SubcommandApp
 
-from rulka.cli import agents, env, frames, game, parameters, pipeline, races, recordings, track
+from rulka.cli import agents, board, env, frames, game, parameters, pipeline, races, recordings, track
 from rulka.machine.disk import disk_error_of
 from rulka.machine.errors import UserError
 from rulka.machine.terminal import escape_logs, keep_telling, say, tell
@@ -30,6 +30,7 @@ NOUNS = {
     "recordings": recordings,
     "frames": frames,
     "agents": agents,
+    "board": board,
     "track": track,
     "game": game,
     "env": env,

@@ -20,11 +20,11 @@ from rulka.machine.errors import UserError
 from rulka.recordings.input_script import MAX_TICKS, InputScriptError, read_comments, read_script, write_script
 from rulka.simulator.params import SimulatorParams
 from rulka.simulator.simulator import Simulator
-from rulka.tracks.campaign import CAMPAIGN, UID_PREFIX
+from rulka.tracks.campaign import UID_PREFIX
 from rulka.tracks.track import Track, geometry_hash
 
 LAPS_DIR = Path(__file__).parent / "laps"
-"""Laps of the campaign's tracks, one `<slug>.txt` each."""
+"""Laps of the tracks of the campaign, `<slug>.txt`, and of the board's held-out ones, `<uid>.txt`."""
 NUMBERS = ("time_ms", "ticks_per_action", "seed", "budget")
 TEXTS = ("track", "geometry", "physics", "driver")
 SEARCH = "search"
@@ -166,7 +166,6 @@ def read_reference(path: Path, table: ActionTable) -> Reference:
 
 
 def shipped_lap(track: Track) -> Path | None:
-    """Returns the path of a campaign track's lap in this package; None for other tracks."""
-    slug = track.uid.removeprefix(UID_PREFIX)
-    is_campaign = track.uid.startswith(UID_PREFIX) and slug in {entry.slug for entry in CAMPAIGN}
-    return LAPS_DIR / f"{slug}.txt" if is_campaign else None
+    """Returns the path of the lap in this package that belongs to a track of the campaign or the board, or None."""
+    found = {path.stem: path for path in LAPS_DIR.glob("*.txt")}
+    return found.get(track.uid.removeprefix(UID_PREFIX))

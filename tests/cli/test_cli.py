@@ -26,7 +26,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     alone = {name for name in COMMANDS if " " not in name}
     assert call("--help") == 0
     assert words_of_list(capsys.readouterr().out) == alone | set(NOUNS)
-    assert len(alone | set(NOUNS)) == 20
+    assert len(alone | set(NOUNS)) == 21
     for noun in NOUNS:
         assert call(f"{noun} --help") == 0
         verbs = {name.removeprefix(f"{noun} ") for name in COMMANDS if name.startswith(f"{noun} ")}

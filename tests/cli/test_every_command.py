@@ -165,6 +165,9 @@ ELSEWHERE = {
     "population": "tests/study/test_population.py",  # with turns that take no time
     "up": "tests/flows/test_up.py",
     "doctor": "test_doctor_ends_with_a_verdict",
+    "board enter": "tests/board/test_board.py",
+    "board verify": "tests/board/test_board.py",
+    "board show": "tests/board/test_board.py",
     "dashboard": "tests/dashboard/test_app.py",
     "drive": "test_the_seat_is_served_until_ctrl_c",
     "game serve": "test_games_are_served",
