@@ -232,6 +232,11 @@ def has_bfloat16(gpu: torch.device) -> bool:
     return gpu.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
+def exact_dtype(device: torch.device) -> torch.dtype:
+    """Returns the dtype of running averages: float64, or float32 on a Mac's GPU, which has nothing wider."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def wait_for(device: torch.device) -> None:
     """Waits until a device has done all work queued so far; returns at once on the CPU."""
     if device.type != "cpu":

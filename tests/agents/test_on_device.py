@@ -15,7 +15,7 @@ from rulka.agents.algorithms import make_actor, make_learner
 from rulka.agents.params import ALGORITHMS
 from rulka.buffers.ring import BlockRing
 from rulka.machine.device import CPU, Generators, make_generator
-from tests.agents.conftest import PRIORITISED, Races, Step, small_spec
+from tests.agents.conftest import MUNCHAUSEN, PRIORITISED, Races, Step, small_spec
 from tests.buffers.conftest import check_links
 
 FEW_STEPS = {"gradient_steps_per_update": 2}
@@ -120,16 +120,46 @@ def test_a_ring_on_the_device_gives_the_batches_of_one_in_main_memory(
     assert "experience lies in main memory: its 0.0 GB are more than 50% of the 0.0 GB that are free" in caplog.text
 
 
-def test_a_gradient_step_waits_for_the_device_only_where_it_has_to(blocks, standin: torch.device) -> None:
-    """Crossings of a step are bounded: whoever adds one that a GPU has to be waited for has to look here."""
+SHOWN = {"demonstration_share": 0.25, "demonstration_margin": {"margin": 0.1, "weight": 1.0}}
+LOOKS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "iqn": ("iqn", FEW_STEPS, 0),
+    "iqn, demonstrations with a margin": ("iqn", FEW_STEPS | SHOWN, 0),
+    "iqn, munchausen": ("iqn", FEW_STEPS | {"munchausen": MUNCHAUSEN, "use_double_dqn": False}, 0),
+    "iqn, prioritised": ("iqn", FEW_STEPS | {"prioritised": PRIORITISED}, 2 * 2),  # errors, and time left, of two steps
+    "ppo": ("ppo", {"epochs": 3}, 3),  # whether to go on, after each epoch
+}
+
+
+@pytest.mark.parametrize("case", LOOKS)
+def test_an_update_reads_all_metrics_at_once_and_else_next_to_nothing(blocks, standin: torch.device, case: str) -> None:
+    """Whoever adds a read, or a shape that depends on values, has to look here: a GPU has to be waited for."""
     import stand_in
 
-    learner = make_learner(small_spec("iqn", gradient_steps_per_update=1), 3, standin)
-    for block in blocks:
-        learner.insert(block, 0, 0)
-    learner.update()
-    stand_in.crossings.clear()
-    learner.update()
-    assert stand_in.crossings["down"] == 0
-    # Two averages of the target's own loss, and one number for each metric that an update reports.
-    assert stand_in.crossings["numbers"] <= 2 + 7 + 2
+    algorithm, changes, num_looks = LOOKS[case]
+    learner = make_learner(small_spec(algorithm, **changes), 3, standin)
+    if algorithm == "iqn":
+        learner.insert_demonstrations(blocks[:1])
+    for _ in range(2):
+        while not learner.is_ready():
+            learner.insert(blocks[0], 0, learner.version)
+        stand_in.crossings.clear()
+        learner.update()
+    # Metrics of the update, and those of its steps.
+    assert stand_in.crossings["down"] + stand_in.crossings["numbers"] == 2 + num_looks
+    assert stand_in.crossings["shapes"] == 0
+    if algorithm == "ppo":
+        assert stand_in.crossings["up"] == 0
+
+
+@pytest.mark.parametrize(("algorithm", "max_kl"), [("ppo", 1e-4), ("grpo", 1e-4)])
+def test_the_device_skips_the_steps_after_the_last_one(
+    blocks, standin: torch.device, algorithm: str, max_kl: float
+) -> None:
+    """The host looks once an epoch; weights, metrics and numbers of samples are those of a look after each step."""
+    spec = small_spec(algorithm, epochs=4, encoder_epochs=1, batch_size=16, max_kl=max_kl)
+    here, there = twin(spec, 3), make_learner(spec, 3, standin)
+    (expected, *_), (found, *_) = learned(here, blocks), learned(there, blocks)
+    steps_an_epoch = expected["num_decisions"] // 16
+    assert 1.0 < expected["gradient_steps"] < 4 * steps_an_epoch
+    assert expected["gradient_steps"] % steps_an_epoch, "it ends within an epoch"
+    assert found == pytest.approx(expected, rel=2e-3, abs=1e-4)

@@ -82,10 +82,13 @@ def test_a_queue_by_hand(races):
         queue.insert(block, 0, version)
     resumed.load_experience(queue.experience())
     for one in (queue, resumed):
-        segment, version = one.take(257)
+        segment, num_kept, version = one.take(257)
         assert (version, one.num_decisions) == (2.5, 256)
         np.testing.assert_array_equal(segment.reward, np.hstack([block.reward for block in blocks[:2]]))
-        assert one.take(1)[1] == 9.0
+        is_kept = ~np.hstack([block.is_reset for block in blocks[:2]])
+        assert num_kept == is_kept.sum() < 512
+        np.testing.assert_array_equal(segment.kept_rows(num_kept), np.flatnonzero(is_kept))
+        assert one.take(1)[2] == 9.0
 
 
 def test_inserted_blocks_are_copied(races):

@@ -22,7 +22,15 @@ FREE_BYTES = 1 << 30
 aten = torch.ops.aten
 
 crossings: Counter[str] = Counter()
-"""Copies to the device and from it, and single numbers read, since the last `clear`."""
+"""Copies to the device and from it, single numbers read, and results whose shape only the device knows, since the last
+`clear`. A GPU has to be waited for in the last three cases."""
+_SHAPED_BY_VALUES = {
+    aten.equal.default,
+    aten.masked_select.default,
+    aten.nonzero.default,
+    aten.repeat_interleave.Tensor,
+    aten._unique2.default,
+}
 
 
 class ImplicitTransferError(RuntimeError):
@@ -135,11 +143,17 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if func is aten._local_scalar_dense.default:
         crossings["numbers"] += 1
         return func(*map(_raw, args))
+    crossings["shapes"] += func in _SHAPED_BY_VALUES or _has_mask(func, args)
     if _is_composite(func):
         result = func.decompose(*args, **kwargs)  # without gradients these arrive whole
         if result is not NotImplemented:
             return result
     return _on_raw(func, args, kwargs)
+
+
+def _has_mask(func: Any, args: Any) -> bool:
+    is_indexing = func.overloadpacket in (aten.index, aten.index_put, aten.index_put_)
+    return is_indexing and any(index is not None and index.dtype == torch.bool for index in args[1])
 
 
 def _on_raw(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -62,7 +62,8 @@ class ImpalaLearner(CriticLearner[ImpalaParams]):
     def _num_taken(self) -> int:
         return super()._num_taken() if self._is_warming_up() else self._params.steps_per_update
 
-    def _learn(self, segment: Segment, means: MetricMeans) -> dict[str, float]:
+    def _learn(self, segment: Segment, num_kept: int, means: MetricMeans) -> dict[str, Tensor | float]:
+        del num_kept
         if self._is_warming_up():
             # V-trace targets sum all rewards of a block; with lambda 1 the returns of the solved value do so too.
             return _facts([self._experienced(segment, self._solve_value(segment, gae_lambda=1.0))])
@@ -123,17 +124,17 @@ class ImpalaLearner(CriticLearner[ImpalaParams]):
         return Experienced(*(column[~segment.is_reset] for column in columns))
 
 
-def _facts(parts: Sequence[Experienced]) -> dict[str, float]:
+def _facts(parts: Sequence[Experienced]) -> dict[str, Tensor | float]:
     """Returns metrics over all decisions that an update learned from."""
     seen = Experienced(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
     ratio = seen.log_ratio.exp()
     return {
-        "overlap": float(ratio.clamp(max=1.0).mean()),
-        "approx_kl": float((ratio - 1.0 - seen.log_ratio).mean()),
+        "overlap": ratio.clamp(max=1.0).mean(),
+        "approx_kl": (ratio - 1.0 - seen.log_ratio).mean(),
         "explained_variance": explained_variance(seen.value, seen.target),
-        "value_mean": float(seen.value.mean()),
-        "return_mean": float(seen.target.mean()),
-        "advantage_std": float(spread(seen.advantage)),
+        "value_mean": seen.value.mean(),
+        "return_mean": seen.target.mean(),
+        "advantage_std": spread(seen.advantage),
         "num_decisions": float(len(seen.value)),
         "num_samples": float(len(seen.value)),
     }

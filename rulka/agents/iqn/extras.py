@@ -18,6 +18,7 @@ from rulka.agents.iqn.params import MarginParams, MunchausenParams
 from rulka.agents.shared.diagnostics import MetricMeans
 from rulka.buffers.replay import Batch
 from rulka.contracts.observation import FLOATS
+from rulka.machine.device import on_host
 
 NO_ROW = -1
 """`Batch.row` of demonstrations, which lie in a ring of their own and have no priorities."""
@@ -94,7 +95,7 @@ def margin_loss(value: Tensor, action: Tensor, margin: float) -> Tensor:
         margin: in units of returns; not negative.
     """
     is_demonstrated = functional.one_hot(action, value.shape[2]).bool()
-    shown = value[is_demonstrated].view_as(action)
+    shown = value.gather(2, action[..., None])[..., 0]
     return (value + margin).masked_fill(is_demonstrated, -float("inf")).amax(dim=2).sub(shown).clamp(min=0.0).sum(dim=1)
 
 
@@ -113,8 +114,8 @@ def measured_errors(row: Tensor, error: Tensor, left: Tensor, min_actions_left: 
         left: [B] decisions left in the mini-race.
         min_actions_left: least number of them.
     """
-    error = error.cpu()
-    counts = (row != NO_ROW) & (left.cpu() > min_actions_left) & error.isfinite()
+    error, left = on_host(error, left)  # the next batch is drawn by them: these have to be waited for
+    counts = (row != NO_ROW) & (left > min_actions_left) & error.isfinite()
     return row[counts], error[counts]
 
 

@@ -44,9 +44,10 @@ from rulka.buffers.experience import ExperienceBlock
 from rulka.buffers.held_out import RaceSplit
 from rulka.buffers.priorities import inspect_priorities
 from rulka.buffers.replay import GUIDE, Batch, Replay, Source
+from rulka.buffers.ring import on_device
 from rulka.buffers.transitions import Transitions, shaped_rewards
 from rulka.contracts.observation import FLOATS
-from rulka.machine.device import CPU, upload, weights_on_host
+from rulka.machine.device import CPU, exact_dtype, upload, weights_on_host
 from rulka.machine.precision import autocast
 
 CLOCK = FLOATS["clock"].start
@@ -92,7 +93,9 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         # Learning goes on while _num_learned <= samples_per_insert * (num_env_steps - _num_start_steps). Demonstrations
         # do not count as learned.
         self._num_learned = 0
-        self._typical_width = FIRST_TYPICAL_WIDTH
+        self._typical_width = TypicalWidth(
+            *torch.full((2,), FIRST_TYPICAL_WIDTH, dtype=exact_dtype(device), device=device)
+        )
         self._tau_choosing = fixed_fractions(params.num_quantiles).to(device)
         self._latest: Batch | None = None
 
@@ -113,6 +116,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             self._test_when_due(means)
         self._average.move()
         self.version += 1
+        means.note({"typical_self_loss": self._typical_width.plain})
         return means.result() | {
             "learning_rate": learning_rate,
             "epsilon": params.epsilon.at(self.moment),
@@ -120,7 +124,6 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             "gamma": params.gamma.at(self.moment),
             "buffer_decisions": float(self.replay.num_rows),
             "samples_per_insert": self._num_learned / max(1, self.num_env_steps - self._num_start_steps),
-            "typical_self_loss": self._typical_width.plain,
             "num_samples": float(params.batch_size * params.gradient_steps_per_update),
         }
 
@@ -151,8 +154,8 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         clock = draw_clocks(uniform.numpy(), self._horizon)
         gamma = self._params.gamma.at(self.moment)
         batch = source.batch(transitions, *mini_race_rewards(transitions, clock, gamma, self._horizon))
-        batch.floats[:, CLOCK] = torch.from_numpy(clock).to(batch.floats)
-        batch.next_floats[:, CLOCK] = torch.from_numpy(clock + transitions.num_steps).to(batch.next_floats)
+        times = torch.from_numpy(clock), torch.from_numpy(clock + transitions.num_steps)
+        batch.floats[:, CLOCK], batch.next_floats[:, CLOCK] = on_device(times, self._device)
         return batch
 
     def _gradient_step(self, batch: Batch, means: MetricMeans) -> None:
@@ -170,9 +173,11 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
         loss_b = quantile_huber_loss(quantile_bt, tau, target_bs, params.kappa)
         # Even a perfect prediction has a loss if the target is wide: the target's loss against itself measures it.
         self_loss_b = quantile_huber_loss(target_bs, target_tau, target_bs, params.kappa)
-        self_loss_weight_b, self._typical_width = self_loss_weights(
+        self_loss_weight_b, moved_width = self_loss_weights(
             self_loss_b, self._typical_width, params.self_loss_clamp_ratio, lambda values: mean_of(values, self._ranks)
         )
+        for average, moved in zip(self._typical_width, moved_width, strict=True):
+            average.copy_(moved)
         # The sum over the batch, not the mean: learning rate and clip are Linesight's, which sums.
         loss = (loss_b * self_loss_weight_b * batch.importance).sum()
         if params.demonstration_margin is not None:
@@ -321,7 +326,7 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             "target": weights_on_host(self.target),
             "num_gradient_steps": self._num_gradient_steps,
             "num_learned": self._num_learned,
-            "typical_width": list(self._typical_width),
+            "typical_width": [float(average) for average in self._typical_width],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -331,7 +336,8 @@ class IqnLearner(OffPolicyLearner[IqnParams, IqnNetwork]):
             group["weight_decay"] = self._params.weight_decay
         self.target.load_state_dict(state["target"])
         self._num_gradient_steps, self._num_learned = int(state["num_gradient_steps"]), int(state["num_learned"])
-        self._typical_width = TypicalWidth(*state["typical_width"])
+        for average, saved in zip(self._typical_width, state["typical_width"], strict=True):
+            average.fill_(saved)
 
 
 # Mini-races -----------------------------------------------------------------------------------------------------------
@@ -438,14 +444,14 @@ SMALLEST_WIDTH = 1e-6
 """Floor of clamped widths, in square roots of return units: targets without spread must not divide by zero."""
 
 
+FIRST_TYPICAL_WIDTH = 0.01
+
+
 class TypicalWidth(NamedTuple):
-    """Running averages of target widths, before and after clamping; see `self_loss_weights`."""
+    """Running averages of target widths, before and after clamping, of `exact_dtype`; see `self_loss_weights`."""
 
-    plain: float
-    clamped: float
-
-
-FIRST_TYPICAL_WIDTH = TypicalWidth(0.01, 0.01)
+    plain: Tensor
+    clamped: Tensor
 
 
 def self_loss_weights(
@@ -466,7 +472,7 @@ def self_loss_weights(
         [B] weights without gradient, and the updated averages.
     """
     width = self_loss.detach().sqrt()
-    typical = 0.99 * running.plain + 0.01 * float(mean(width))
-    clamped = width.clamp(min=max(typical / clamp_ratio, SMALLEST_WIDTH))
-    typical_clamped = 0.99 * running.clamped + 0.01 * float(mean(clamped))
-    return typical_clamped / clamped, TypicalWidth(typical, typical_clamped)
+    typical = 0.99 * running.plain + 0.01 * mean(width).to(running.plain.dtype)
+    clamped = width.clamp(min=(typical / clamp_ratio).clamp(min=SMALLEST_WIDTH))
+    typical_clamped = 0.99 * running.clamped + 0.01 * mean(clamped).to(running.clamped.dtype)
+    return typical_clamped * clamped.reciprocal(), TypicalWidth(typical, typical_clamped)

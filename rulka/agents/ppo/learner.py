@@ -34,14 +34,15 @@ from rulka.machine.precision import autocast
 class PpoLearner(CriticLearner[PpoParams]):
     """On-policy learner: some epochs over all waiting blocks."""
 
-    def _learn(self, segment: Segment, means: MetricMeans) -> dict[str, float]:
+    def _learn(self, segment: Segment, num_kept: int, means: MetricMeans) -> dict[str, Tensor | float]:
+        kept = segment.kept_rows(num_kept)
         if self._is_warming_up():
             decided = self._solve_value(segment, self._params.gae_lambda.at(self.moment))  # changes the value head
-            rollout = self._with_advantages(segment, decided)  # for metrics alone
-            return self._facts(rollout, len(rollout.action))
-        return self._facts(*self._fit_policy(segment, means))
+            rollout = self._with_advantages(segment, kept, decided)  # for metrics alone
+            return self._facts(rollout, num_kept)
+        return self._facts(*self._fit_policy(segment, kept, means))
 
-    def _fit_policy(self, segment: Segment, means: MetricMeans) -> tuple[Rollout, int]:
+    def _fit_policy(self, segment: Segment, kept: Tensor, means: MetricMeans) -> tuple[Rollout, int]:
         """Trains all weights, the encoder in the last epochs only; stops early if the policy moves beyond `max_kl`.
 
         Returns:
@@ -52,48 +53,47 @@ class PpoLearner(CriticLearner[PpoParams]):
         encoded = self._encode(segment.image, segment.floats)
         with torch.no_grad(), autocast(self.precision, self._device):
             decided = network.decide(encoded.flatten(0, 1), segment.floats.flatten(0, 1))
-        rollout = self._with_advantages(segment, decided)
+        rollout = self._with_advantages(segment, kept, decided)
         standard = rollout._replace(advantage=standardised(rollout.advantage, self._ranks))
         if self._params.initial_kl_weight.at(self.moment) > 0.0:
             standard = standard._replace(initial_outputs=self._initial_outputs(rollout.image, rollout.floats))
         scale = return_scale(rollout.returns, self._ranks)
         num_samples = self._run_epochs(
             standard,
-            encoded[:-1][~segment.is_reset],
+            encoded[:-1].flatten(0, 1)[kept],
             self._params,
+            means,
             lambda decided, part: self._gradient_step(decided, part, scale, means),
         )
         return rollout, num_samples
 
-    def _with_advantages(self, segment: Segment, decided: PolicyAndValue) -> Rollout:
-        """Estimates advantages; `decided` has rows [(T + 1) N] for all observations of the segment."""
+    def _with_advantages(self, segment: Segment, kept: Tensor, decided: PolicyAndValue) -> Rollout:
+        """Estimates advantages of the `kept` rows; `decided` has rows [(T + 1) N] for all observations."""
         cars = (-1, segment.is_reset.shape[1])
         by_car = PolicyAndValue(*(column.unflatten(0, cars) for column in decided))
         discount, gae_lambda = self._params.gamma.at(self.moment), self._params.gae_lambda.at(self.moment)
         reward, value = segment.shaped_reward(discount), by_car.value
         # An autoreset step observes the last observation of the previous race: its value bootstraps a truncated race.
         estimate = estimate_advantages(reward, value, segment.endings, discount, gae_lambda)
-        is_kept = ~segment.is_reset
         return Rollout(
-            image=segment.image[:-1][is_kept],
-            floats=segment.floats[:-1][is_kept],
-            action=segment.action[is_kept],
-            log_prob=segment.log_prob[is_kept],
-            advantage=estimate.advantage[is_kept],
-            outputs=by_car.outputs[:-1][is_kept],
-            value=value[:-1][is_kept],
-            returns=estimate.returns[is_kept],
+            image=segment.image[:-1].flatten(0, 1)[kept],
+            floats=segment.floats[:-1].flatten(0, 1)[kept],
+            action=segment.action.flatten(0, 1)[kept],
+            log_prob=segment.log_prob.flatten()[kept],
+            advantage=estimate.advantage.flatten()[kept],
+            outputs=by_car.outputs[:-1].flatten(0, 1)[kept],
+            value=value[:-1].flatten()[kept],
+            returns=estimate.returns.flatten()[kept],
         )
 
-    def _gradient_step(self, decided: PolicyAndValue, part: Rollout, scale: float, means: MetricMeans) -> bool:
-        """Runs one gradient step; returns True if the policy has moved beyond `max_kl`, which ends the update."""
+    def _gradient_step(self, decided: PolicyAndValue, part: Rollout, scale: Tensor, means: MetricMeans) -> Tensor:
+        """Runs one gradient step; returns how far the policy has moved before it, in nats."""
         params, distribution, now = self._params, self._distribution, self.moment
         log_prob = distribution.log_prob(decided.outputs, part.action)
         policy = clipped_policy_loss(log_prob, part.log_prob, part.advantage, params.clip.at(now))
         value_clip = None if params.value_clip is None else params.value_clip.at(now)
         value = clipped_value_loss(decided.value / scale, part.value / scale, part.returns / scale, value_clip)
         entropy = distribution.entropy(decided.outputs).mean()
-        # Of this minibatch, before this step: the step below is still made.
         moved = mean_of(distribution.divergence(part.outputs, decided.outputs.detach()), self._ranks)
         loss = policy.loss + params.value_weight.at(now) * value.loss - params.entropy_weight.at(now) * entropy
         if len(part.initial_outputs):
@@ -112,16 +112,16 @@ class PpoLearner(CriticLearner[PpoParams]):
             update_kl=moved,
             grad_norm=grad_norm,
         )
-        return float(moved) > params.max_kl.at(now)
+        return moved
 
-    def _facts(self, rollout: Rollout, num_samples: int) -> dict[str, float]:
+    def _facts(self, rollout: Rollout, num_samples: int) -> dict[str, Tensor | float]:
         error = (rollout.value - rollout.returns) / return_scale(rollout.returns)
         return {
-            "value_loss": 0.5 * float(error.square().mean()),  # before the update; the mean over its steps replaces it
+            "value_loss": 0.5 * error.square().mean(),  # before the update; the mean over its steps replaces it
             "explained_variance": explained_variance(rollout.value, rollout.returns),
-            "value_mean": float(rollout.value.mean()),
-            "return_mean": float(rollout.returns.mean()),
-            "advantage_std": float(spread(rollout.advantage)),
+            "value_mean": rollout.value.mean(),
+            "return_mean": rollout.returns.mean(),
+            "advantage_std": spread(rollout.advantage),
             "num_decisions": float(len(rollout.action)),
             "num_samples": float(num_samples),
         }

@@ -64,7 +64,7 @@ class GrpoLearner(PolicyLearner[GrpoParams, QueuedRaces]):
         if params.initial_kl_weight.at(self.moment) > 0.0:
             rollout = rollout._replace(initial_outputs=self._initial_outputs(races.image, races.floats))
         num_samples = self._run_epochs(
-            rollout, encoded, params, lambda decided, part: self._gradient_step(decided, part, means)
+            rollout, encoded, params, means, lambda decided, part: self._gradient_step(decided, part, means)
         )
         versions_behind = queue.versions_behind(self.version)
         queue.drop()
@@ -79,8 +79,8 @@ class GrpoLearner(PolicyLearner[GrpoParams, QueuedRaces]):
             "entropy_weight": params.entropy_weight.at(self.moment),
         }
 
-    def _gradient_step(self, decided: PolicyAndValue, part: Rollout, means: MetricMeans) -> bool:
-        """Runs one gradient step; returns True if the policy has moved beyond `max_kl`, which ends the update."""
+    def _gradient_step(self, decided: PolicyAndValue, part: Rollout, means: MetricMeans) -> Tensor:
+        """Runs one gradient step; returns how far the policy has moved before it, in nats."""
         params, distribution, now = self._params, self._distribution, self.moment
         log_prob = distribution.log_prob(decided.outputs, part.action)
         policy = clipped_policy_loss(log_prob, part.log_prob, part.advantage, params.clip.at(now), part.weight)
@@ -100,7 +100,7 @@ class GrpoLearner(PolicyLearner[GrpoParams, QueuedRaces]):
             update_kl=moved,
             grad_norm=self._step(loss, len(part.action)),
         )
-        return float(moved) > params.max_kl.at(now)
+        return moved
 
 
 SMALLEST_DEVIATION = 1e-6
@@ -282,7 +282,7 @@ class DpoLearner(PolicyLearner[DpoParams, QueuedRaces | PassedDecisions]):
         features = pairs._replace(image=self._encode(pairs.image, pairs.floats))
         num_samples = 0
         for rows, decide, num_epochs in self._passes(features, pairs, self._params):
-            for which in self._minibatches(len(rows.pairs), self._params.pairs_per_step, num_epochs):
+            for which, _ in self._minibatches(len(rows.pairs), self._params.pairs_per_step, num_epochs):
                 part = rows.of(which)
                 loss = self._gradient_step(part, decide, means)
                 means.add(loss=loss.loss, margin=loss.margin, accuracy=loss.accuracy)

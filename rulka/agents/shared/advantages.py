@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rulka.machine.device import exact_dtype
+
 
 class Endings(NamedTuple):
     """End flags of decisions, all [T, N] bool; see `rulka.buffers.experience`.
@@ -59,14 +61,13 @@ def estimate_advantages(
     return Advantages(advantage, advantage + value[:-1])
 
 
-def explained_variance(value: Tensor, returns: Tensor) -> float:
-    """Returns the explained variance of values [B]: 1 if they equal the returns [B], 0 for a constant, less if worse.
+def explained_variance(value: Tensor, returns: Tensor) -> Tensor:
+    """Returns the explained variance [] of values [B]: 1 if they equal the returns [B], 0 for a constant, else less.
 
     0 if all returns are equal or there is only one; NaN if there are none.
     """
     if not len(returns):
-        return math.nan
-    variance = float(returns.var(correction=0))
-    if variance == 0.0:
-        return 0.0
-    return 1.0 - float((returns - value).var(correction=0)) / variance
+        return returns.new_full((), math.nan)
+    exact = exact_dtype(returns.device)
+    variance, left = (rows.var(correction=0).to(exact) for rows in (returns, returns - value))
+    return torch.where(variance == 0.0, 0.0, 1.0 - left / variance)

@@ -3,26 +3,52 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
+from rulka.machine.device import on_host
+
 
 class MetricMeans:
-    """Averages metrics over gradient steps without waiting for each value."""
+    """Metrics of an update, which stay on the device until `result` reads all of them at once."""
 
     def __init__(self) -> None:
         self._values: dict[str, list[Tensor]] = defaultdict(list)
+        self._facts: dict[str, Tensor | float] = {}
 
     def add(self, **values: Tensor) -> None:
         """Adds scalars of one gradient step."""
         for name, value in values.items():
             self._values[name].append(value.detach())
 
+    def keep(self, num_steps: int) -> None:
+        """Drops what was added after the first `num_steps` gradient steps."""
+        for values in self._values.values():
+            del values[num_steps:]
+
+    def note(self, facts: Mapping[str, Tensor | float]) -> None:
+        """Adds numbers and scalars of the whole update; the mean of a metric of the same name replaces one."""
+        self._facts |= facts
+
     def result(self) -> dict[str, float]:
-        """Returns the mean of every metric, and the largest number of steps as `gradient_steps`."""
-        means = {name: float(sum(values)) / len(values) for name, values in self._values.items()}
-        return means | {"gradient_steps": float(max(map(len, self._values.values()), default=0))}
+        """Returns all facts, the mean of every metric, and the largest number of steps as `gradient_steps`."""
+        of_update = {name: value for name, value in self._facts.items() if isinstance(value, Tensor)}
+        counts = {name: len(values) for name, values in self._values.items()}
+        facts, values = on_host(
+            _stacked([*of_update.values()]), _stacked([value for each in self._values.values() for value in each])
+        )
+        by_name = zip(counts, values.split([*counts.values()]), strict=True)
+        means = {name: float(sum(each)) / len(each) for name, each in by_name}
+        found = self._facts | dict(zip(of_update, facts.tolist(), strict=True)) | means
+        return {name: float(value) for name, value in found.items()} | {
+            "gradient_steps": float(max(counts.values(), default=0))
+        }
+
+
+def _stacked(scalars: list[Tensor]) -> Tensor:
+    return torch.stack(scalars) if scalars else torch.empty(0)
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ from rulka.agents.shared.distributions import distribution_of
 from rulka.agents.shared.learner import Learner
 from rulka.agents.shared.linear_value import solve_linear_value
 from rulka.agents.shared.networks import ACTOR_CRITIC_PARTS, build_actor_critic
-from rulka.agents.shared.params import CriticParams, EpochsParams, PolicyParams
+from rulka.agents.shared.params import ClippedParams, CriticParams, EpochsParams, PolicyParams
 from rulka.agents.shared.reductions import ALONE, Ranks, fewest, mean_of, reduce_gradients
 from rulka.agents.shared.rollout_queue import QueuedBlocks, Segment
 from rulka.agents.shared.spec import AgentSpec
@@ -90,6 +90,10 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, QueueT]):
         self._distribution = distribution_of(spec.actions)
         self._initial_policy = self._frozen_copy()
         self._optimizer = torch.optim.Adam(self._rates.groups, lr=0.0, eps=ADAM_EPSILON, fused=True)
+        self._end = torch.zeros(2, device=device)  # 1 once the policy has moved too far; number of steps skipped since
+        if device.type != "cpu":
+            # Fused optimizers skip a step where this is 1, as `torch.amp.GradScaler` wants it.
+            self._optimizer.found_inf = self._end[0]  # pyright: ignore[reportAttributeAccessIssue]
         self._queue = self._make_queue()
 
     @abstractmethod
@@ -97,7 +101,7 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, QueueT]):
         """Returns an empty store for waiting experience."""
 
     @abstractmethod
-    def _learn_from_queue(self, means: MetricMeans) -> dict[str, float]:
+    def _learn_from_queue(self, means: MetricMeans) -> Mapping[str, Tensor | float]:
         """Removes waiting experience and learns from it; returns metrics besides those added to `means`."""
 
     def load_network(self, tensors: Mapping[str, Tensor]) -> None:
@@ -131,10 +135,11 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, QueueT]):
         means = MetricMeans()
         rate = self._params.learning_rate.at(self.moment)
         self._rates.apply(self._optimizer, rate, self.moment)
-        facts = self._learn_from_queue(means)
+        means.note(self._learn_from_queue(means))
+        means.note({"learning_rate": rate})
         self._average.move()
         self.version += 1
-        return facts | {"learning_rate": rate} | means.result()
+        return means.result()
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all but the experience."""
@@ -186,30 +191,42 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, QueueT]):
         self,
         rollout: Rollout,
         encoded: Tensor,
-        passes: EpochsParams,
-        learn_from: Callable[[PolicyAndValue, Rollout], bool],
+        passes: ClippedParams,
+        means: MetricMeans,
+        learn_from: Callable[[PolicyAndValue, Rollout], Tensor],
     ) -> int:
         """Runs the gradient steps of all epochs, those that train the encoder last.
+
+        The step that finds the policy beyond `max_kl` is the last one. Only on the CPU every step can be looked at
+        without waiting: elsewhere the optimizer skips the rest of the epoch, after which the host looks.
 
         Args:
             rollout: experience, with images.
             encoded: [M, E] features of the images, used until the encoder trains.
-            passes: number of epochs.
-            learn_from: runs a gradient step on the network's outputs for a minibatch; True ends the update.
+            passes: number of epochs, and `max_kl`.
+            means: metrics, of which those of skipped steps are dropped.
+            learn_from: runs a gradient step on the network's outputs for a minibatch; returns how far the policy had
+                moved before it.
 
         Returns:
             Number of decisions learned from, counting repeats.
         """
-        num_samples = 0
+        max_kl, sizes = passes.max_kl.at(self.moment), list[int]()
+        has_ended, num_skipped = self._end.zero_()
         for rows, decide, num_epochs in self._passes(rollout._replace(image=encoded), rollout, passes):
-            for index in self._minibatches(len(rows.floats), self._params.batch_size, num_epochs):
+            for index, ends_epoch in self._minibatches(len(rows.floats), self._params.batch_size, num_epochs):
                 part = rows.rows(index)
-                num_samples += len(index)
+                sizes.append(len(index))
                 with autocast(self.precision, self._device):
                     decided = decide(part.image, part.floats)
-                if learn_from(decided, part):
-                    return num_samples
-        return num_samples
+                moved = learn_from(decided, part)
+                num_skipped += has_ended
+                has_ended.clamp_(min=(moved > max_kl).to(has_ended.dtype))
+                if (ends_epoch or self._device.type == "cpu") and has_ended:
+                    num_made = len(sizes) - int(num_skipped)
+                    means.keep(num_made)
+                    return sum(sizes[:num_made])
+        return sum(sizes)
 
     def _passes(
         self, features: AnyRows, whole: AnyRows, passes: EpochsParams
@@ -221,16 +238,20 @@ class PolicyLearner(Learner[LearnedT, ActorCritic], Generic[LearnedT, QueueT]):
             (whole, self.network, num_encoder_epochs),
         )
 
-    def _minibatches(self, num_rows: int, size: int, num_epochs: int) -> Iterator[Tensor]:
-        """Yields shuffled indices of nearly equal minibatches of about `size` rows, epoch after epoch.
+    def _minibatches(self, num_rows: int, size: int, num_epochs: int) -> Iterator[tuple[Tensor, bool]]:
+        """Yields shuffled indices of nearly equal minibatches of about `size` rows, and True for the last of an epoch.
 
         Ranks have equally many minibatches, although their numbers of rows differ.
         """
-        mean_rows = float(self._ranks.total(torch.tensor(float(num_rows), device=self._device))) / self._ranks.size
+        mean_rows = float(num_rows)
+        if self._ranks.size > 1:
+            mean_rows = float(self._ranks.total(torch.tensor(mean_rows, device=self._device))) / self._ranks.size
         num_batches = max(1, min(round(mean_rows / size), fewest(num_rows, self._ranks)))
         for _ in range(num_epochs):
             order = torch.randperm(num_rows, generator=self._generators.device, device=self._device)
-            yield from order.tensor_split(num_batches)
+            *others, last = order.tensor_split(num_batches)
+            yield from ((index, False) for index in others)
+            yield last, True
 
     def _encode(self, image: Tensor, floats: Tensor) -> Tensor:
         """Returns features [..., E] of images [..., L, H, W]; floats [..., F] have the same leading dimensions."""
@@ -261,8 +282,10 @@ class CriticLearner(PolicyLearner[CriticT, QueuedBlocks]):
     """Learns a policy and its value from whole blocks; subclasses implement `_learn`."""
 
     @abstractmethod
-    def _learn(self, segment: Segment, means: MetricMeans) -> dict[str, float]:
-        """Learns from blocks concatenated along cars; returns metrics besides those added to `means`.
+    def _learn(self, segment: Segment, num_kept: int, means: MetricMeans) -> dict[str, Tensor | float]:
+        """Learns from blocks concatenated along cars, with `num_kept` decisions that are no resets.
+
+        Returns metrics besides those added to `means`.
 
         If `_is_warming_up`, it only calls `_solve_value`.
         """
@@ -277,13 +300,13 @@ class CriticLearner(PolicyLearner[CriticT, QueuedBlocks]):
     def _num_needed(self) -> int:
         return self._params.value_warmup_steps if self._is_warming_up() else super()._num_needed()
 
-    def _learn_from_queue(self, means: MetricMeans) -> dict[str, float]:
-        segment, version = self._queue.take(self._num_taken())
+    def _learn_from_queue(self, means: MetricMeans) -> dict[str, Tensor | float]:
+        segment, num_kept, version = self._queue.take(self._num_taken())
         facts = {
             "versions_behind": self.version - version,
             "entropy_weight": self._params.entropy_weight.at(self.moment),
         }
-        return facts | self._learn(segment, means)
+        return facts | self._learn(segment, num_kept, means)
 
     def _is_warming_up(self) -> bool:
         return self.version == 0 and self._params.value_warmup_steps > 0
@@ -316,9 +339,9 @@ class CriticLearner(PolicyLearner[CriticT, QueuedBlocks]):
             return network.read_out(hidden.flatten(0, 1))
 
 
-def return_scale(returns: Tensor, ranks: Ranks = ALONE) -> float:
-    """Returns the root mean square of the returns [M] of all ranks, the unit for clipping and weighting values."""
-    return max(float(mean_of(returns.square(), ranks).sqrt()), SMALLEST_RETURN)
+def return_scale(returns: Tensor, ranks: Ranks = ALONE) -> Tensor:
+    """Returns the root mean square [] of the returns [M] of all ranks, the unit for clipping and weighting values."""
+    return mean_of(returns.square(), ranks).sqrt().clamp(min=SMALLEST_RETURN)
 
 
 class PolicyLoss(NamedTuple):

@@ -152,7 +152,7 @@ class QueuedRaces(QueuedBlocks):
     def versions_behind(self, version: int) -> float:
         """Returns the mean lag behind `version` of the weights that acted, over the decisions of complete groups."""
         pieces = [piece for races in self.groups() for race in races for piece in race.pieces]
-        total = sum((version - self._blocks[number][1]) * (end - first) for number, _, first, end in pieces)
+        total = sum((version - self._blocks[number].version) * (end - first) for number, _, first, end in pieces)
         return total / self.num_decisions
 
     def drop(self) -> None:
@@ -253,7 +253,7 @@ class QueuedRaces(QueuedBlocks):
         self._blocks = {number: block for number, block in self._blocks.items() if number in needed}
 
     def _column(self, name: str, number: int, car: int, first: int, end: int) -> Tensor:
-        return getattr(self._blocks[number][0], name)[first:end, car]
+        return getattr(self._blocks[number].segment, name)[first:end, car]
 
 
 def num_decisions_of(race: Race) -> int:

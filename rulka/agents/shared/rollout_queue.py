@@ -52,6 +52,10 @@ class Segment(NamedTuple):
         following = torch.where(self.terminated, 0.0, self.potential[1:])
         return self.reward + discount * following - self.potential[:-1]
 
+    def kept_rows(self, num_kept: int) -> Tensor:
+        """Returns the rows [M] of [T N] that are no resets; a mask would have to wait for the device to tell M."""
+        return self.is_reset.flatten().int().argsort(stable=True)[:num_kept]
+
 
 def keep_block(block: ExperienceBlock, device: torch.device = CPU) -> Segment:
     """Copies the columns of a block that a `Segment` has to a device."""
@@ -59,6 +63,12 @@ def keep_block(block: ExperienceBlock, device: torch.device = CPU) -> Segment:
     seen = block.image, block.floats, block.potential
     arrays = (*seen, action, block.log_prob, block.reward, block.terminated, block.is_reset)
     return upload_copy(Segment(*(torch.from_numpy(array) for array in arrays)), device)
+
+
+class _Queued(NamedTuple):
+    segment: Segment
+    version: int
+    num_kept: int
 
 
 class QueuedBlocks:
@@ -75,7 +85,7 @@ class QueuedBlocks:
 
     def forget(self) -> None:
         """Drops all blocks."""
-        self._blocks: dict[int, tuple[Segment, int]] = {}  # segment and weight version, by block number
+        self._blocks: dict[int, _Queued] = {}  # by block number
         self.num_decisions = 0
 
     def insert(self, block: ExperienceBlock, collector: int, version: int) -> None:
@@ -84,31 +94,32 @@ class QueuedBlocks:
         self._add(block, version)
         self.num_decisions += block.is_reset.size
 
-    def take(self, num_decisions: int) -> tuple[Segment, float]:
+    def take(self, num_decisions: int) -> tuple[Segment, int, float]:
         """Removes the oldest blocks, until they have at least `num_decisions` decisions.
 
         Returns:
-            The blocks concatenated along cars, and the mean version of the weights that recorded them.
+            The blocks concatenated along cars, the number of decisions without resets, and the mean version of the
+            weights that recorded them.
         """
-        taken: list[tuple[Segment, int]] = []
+        taken: list[_Queued] = []
         num_left = self.num_decisions - num_decisions
         while self.num_decisions > num_left:
             taken.append(self._blocks.pop(next(iter(self._blocks))))
-            self.num_decisions -= taken[-1][0].is_reset.numel()
-        segments, versions = zip(*taken, strict=True)
+            self.num_decisions -= taken[-1].segment.is_reset.numel()
+        segments, versions, kept = zip(*taken, strict=True)
         side_by_side = Segment(*(torch.cat(columns, dim=1) for columns in zip(*segments, strict=True)))
-        return side_by_side, float(np.mean(versions))
+        return side_by_side, sum(kept), float(np.mean(versions))
 
     def experience(self) -> StoredExperience:
         """Returns the whole queue for a checkpoint; see `rulka.agents.shared.learner.Learner`."""
         state: dict[str, Any] = {
             "num_inserted": self._num_inserted,
             "num_decisions": self.num_decisions,
-            "versions": {number: version for number, (_, version) in self._blocks.items()},
+            "versions": {number: queued.version for number, queued in self._blocks.items()},
         }
         pieces = {
-            number: dict(zip(segment._fields, (column.numpy() for column in on_host(*segment)), strict=True))
-            for number, (segment, _) in self._blocks.items()
+            number: dict(zip(Segment._fields, (column.numpy() for column in on_host(*queued.segment)), strict=True))
+            for number, queued in self._blocks.items()
         }
         return StoredExperience(state, pieces)
 
@@ -119,10 +130,11 @@ class QueuedBlocks:
         self._blocks = {}
         for number, piece in sorted(experience.pieces.items()):
             segment = Segment(**{name: torch.from_numpy(array) for name, array in piece.items()})
-            self._blocks[number] = upload(segment, self._device), int(state["versions"][number])
+            num_kept = int((~segment.is_reset).sum())
+            self._blocks[number] = _Queued(upload(segment, self._device), int(state["versions"][number]), num_kept)
 
     def _add(self, block: ExperienceBlock, version: int) -> int:
         """Copies a block and returns its number."""
         number, self._num_inserted = self._num_inserted, self._num_inserted + 1
-        self._blocks[number] = keep_block(block, self._device), version
+        self._blocks[number] = _Queued(keep_block(block, self._device), version, block.num_transitions)
         return number
