@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from benchmarks import (
     cluster,
     drive,
     folds,
+    gpu,
     learners,
     link,
     order,
@@ -35,6 +37,7 @@ from rulka.contracts.artifacts import Artifact, load_artifact, network_input_con
 from rulka.contracts.observation import NUM_FLOATS
 from rulka.datasets.formats.frames import FrameDataset
 from rulka.evaluation.race import EvaluationRaces
+from rulka.machine.device import CPU
 from rulka.params import Params, read_params
 from rulka.simulator.race_settings import RaceSettings
 from rulka.training.environment import agent_config
@@ -42,6 +45,7 @@ from tasks.capture import capture
 from tasks.races import races
 from tests.conftest import straight_track
 from tests.tasks.conftest import SMALL_NETWORK, write_pretrained
+from tests.waiting import PATIENCE_S
 
 Run = Callable[..., Any]
 
@@ -256,6 +260,43 @@ def test_the_peer_of_ppo_has_the_same_layers() -> None:
     with torch.no_grad():
         found = layers({"image": image.float(), "floats": floats})
         torch.testing.assert_close(found, network.hidden(network.encode(image), floats))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["update", "end to end", "acting", "reference", "levels"])
+def test_a_part_of_a_gpus_table(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {"CARS_ON_DEVICE": (2,), "REFERENCE_BATCHES": (16,), "TRIES": 1, "ACT_TRIES": 1, "TRAIN_S": 2.0}
+    constants: dict[ModuleType, dict[str, Any]] = {gpu: few, agents: FEW[agents], pretraining: FEW[pretraining]}
+    for module, changes in constants.items():
+        for name, value in changes.items():
+            monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    found: dict[str, Any] = {}
+    for more in gpu.PARTS[part][1](small_params(), CPU):
+        found |= more
+    assert found
+    assert all(value if isinstance(value, dict) else value > 0.0 for value in found.values())
+
+
+def test_numbers_of_a_gpu_are_judged_beside_the_cpu() -> None:
+    """Beside itself the CPU differs in nothing."""
+    found = {name: value for each in gpu.correctness(small_params(), CPU) for name, value in each.items()}
+    assert found == {"iqn, gradient": "0.0e+00", "ppo, metrics": "0.0e+00"}
+    assert gpu._judged(0.002) == "2.0e-03, more than 0.001"
+
+
+def test_parts_of_a_gpus_table_end_at_their_limits(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here before they have begun; one that fails says so. All of it stands in the file."""
+    out = tmp_path / "gpu.json"
+    found = run(gpu, "--device", "cpu", "--limits", "0.001", "--out", str(out))
+    assert found == json.loads(out.read_text())
+    assert list(found) == ["device", "torch", *gpu.PARTS]
+    assert found["update"] == {"ended": "at its limit of 0.06 s"}
+    assert sum(limit_s for limit_s, _ in gpu.PARTS.values()) <= 360.0
+    with pytest.raises(SystemExit, match="cannot be used"):
+        run(gpu, "--device", "cuda:9")
+    monkeypatch.setattr(sys, "executable", "false")
+    assert gpu.measure("update", "cpu", PATIENCE_S) == {"ended": "with exit code 1: "}
 
 
 @pytest.mark.slow
