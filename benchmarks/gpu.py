@@ -97,6 +97,7 @@ def _ppo_metrics(params: Params, device: torch.device) -> Tensor:
     learner = make_learner(agent_spec(params, "ppo", "float32", **settings), 0, device)
     learner.insert(block, 0, 0)
     metrics = learner.update()
+    assert metrics is not None
     return torch.tensor([metrics[name] for name in ("loss", "policy_loss", "value_loss", "entropy", "grad_norm")])
 
 

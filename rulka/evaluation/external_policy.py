@@ -6,6 +6,7 @@ import importlib
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,8 @@ class ExternalPolicy:
         """
         self.label = self.algorithm = label or str(getattr(act, "__name__", type(act).__name__))
         own = getattr(act, "environment", {})
-        predict: Any = getattr(act, "predict", None)
-        if callable(predict):
-            act = lambda seen: predict(seen, deterministic=True)[0]  # noqa: E731 the form of a library
+        if callable(getattr(act, "predict", None)):
+            act = partial(_predicted, act)
         if not callable(act):
             raise UserError(f"{self.label} cannot drive: {act!r:.80} is no function")
         if not isinstance(own, Mapping):
@@ -87,6 +87,11 @@ class ExternalPolicy:
         if not is_right.all():
             raise UserError(f"{self.label} decided {decided[~is_right][0]:g}, expected {low} to {high}")
         return decided.astype(np.int64 if is_index else np.float32)
+
+
+def _predicted(model: Any, seen: Any) -> Any:
+    """Returns the decision of a model of stable-baselines3, whose `predict` also returns a state."""
+    return model.predict(seen, deterministic=True)[0]
 
 
 def is_guest(name: str | Path) -> bool:
