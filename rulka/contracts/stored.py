@@ -25,7 +25,8 @@ LARGEST = 1e100
 StoredFloat = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 _adapter = cache(TypeAdapter)
 # Raised by NumPy and zipfile for other kinds of files (TypeError for a bare .npy) or corrupt bytes.
-_NO_ARRAYS = (ValueError, TypeError, MemoryError, EOFError, BadZipFile, zlib.error, NotImplementedError, TokenError)
+# RuntimeError is for encrypted ones, and for ways of packing that zipfile does not know.
+_NO_ARRAYS = (ValueError, TypeError, MemoryError, EOFError, BadZipFile, zlib.error, RuntimeError, TokenError)
 
 
 def plain_json(path: Path, what: str, *, error: type[UserError] = UserError, hint: str) -> Any:

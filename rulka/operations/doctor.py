@@ -33,7 +33,7 @@ CONSTRAINTS_FILE = Path("constraints.txt")
 KERNEL_MODULES = (
     *(f"rulka.simulator.{name}" for name in ("physics", "race_end", "render_kernels")),
     *("rulka.buffers.transitions", "rulka.contracts.observation", "rulka.envs.scoring", "rulka.planner.kernels"),
-    *("rulka.recordings.lzo", "rulka.recordings.tick_inputs", "rulka.tracks.progress"),
+    *("rulka.recordings.lzo", "rulka.recordings.tick_inputs", "rulka.tracks.progress", "rulka.tracks.trigonometry"),
 )
 SHARED_MEMORY = Path("/dev/shm")
 MIN_MEMORY_GB, MIN_DISK_GB = 6.0, 5.0

@@ -111,5 +111,5 @@ def _read(path: Path) -> Piece:
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
         raise DamagedExperienceError(f"{path.as_posix()} is damaged or missing ({error})") from error

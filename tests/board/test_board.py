@@ -235,6 +235,17 @@ def test_bombs_are_refused_before_they_are_unpacked(file: Path) -> None:
         verify(file.with_name("none"))
 
 
+@pytest.mark.parametrize("flag", [0x01, 0x20, 0x40], ids=["encrypted", "patched", "strongly encrypted"])
+def test_archives_that_only_others_can_unpack_are_refused(file: Path, flag: int) -> None:
+    """Bits of a member's flags, 8 bytes into its entry in the directory and 6 into its own header."""
+    data = bytearray(file.read_bytes())
+    data[data.index(b"PK\x01\x02") + 8] |= flag
+    data[6] |= flag
+    file.write_bytes(data)
+    with pytest.raises(EntryError, match="is not a readable entry: another kind of file, or damaged"):
+        verify(file)
+
+
 def mutate(path: Path, rng: np.random.Generator) -> None:
     """Changes bytes of a file, or some of its numbers, or moves races."""
     if rng.random() < 0.3:

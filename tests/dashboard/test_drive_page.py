@@ -360,9 +360,9 @@ def test_agents_and_ghosts_by_name(project: Path, monkeypatch: pytest.MonkeyPatc
     """A ghost may be an agent; what does not load, or was driven elsewhere, is named."""
     (project / "data").mkdir()
     straight_track().save(project / "road.npz")
-    (project / "mine.py").write_text("import numpy as np\ndef gas(seen): return np.zeros(len(seen['floats']), int)\n")
+    (project / "pushed.py").write_text("import numpy as np\ndef gas(seen): return np.zeros(len(seen['floats']), int)\n")
     monkeypatch.syspath_prepend(project)
-    page = make_page("road.npz", Params(), agent=Path("mine:gas"), ghost=Path("mine:gas"))
+    page = make_page("road.npz", Params(), agent=Path("pushed:gas"), ghost=Path("pushed:gas"))
     assert page._driving.agent is not None
     recorder = page._driving.recorder
     for by_person, folder in ((True, RECORDINGS), (False, TAKEOVERS)):
@@ -371,7 +371,7 @@ def test_agents_and_ghosts_by_name(project: Path, monkeypatch: pytest.MonkeyPatc
         assert page._keep(recorder.race("Ann")).parent == folder
     ghost = page._driving.ghost
     assert ghost is not None
-    assert (ghost.label, ghost.race.track.uid, ghost.race.is_finished) == ("mine:gas", "straight", True)
+    assert (ghost.label, ghost.race.track.uid, ghost.race.is_finished) == ("pushed:gas", "straight", True)
     with pytest.raises(ArtifactError, match="nothing"):
         make_page("road.npz", Params(), agent=Path("nothing"))
     with pytest.raises(UserError, match="nothing is nothing to watch"):
