@@ -9,9 +9,10 @@ the share of time that collectors wait; the staleness of experience in weights v
 processes. In free order IQN's collectors run ahead of learning, limited by `start_steps`, so a short run ends with
 fewer gradient steps.
 
-**Figure 2 of IMPALA** (Espeholt et al. 2018, arXiv:1802.01561): four environments of 16 cars, each of whose steps also
-takes a random time elsewhere, exponential with mean MS, as a game or a renderer does. All learn from 1,024 decisions in
-one gradient step. *Synchronous steps*: one forward pass for all, which waits for the slowest environment each time.
+**Figure 2 of IMPALA** (Espeholt et al. 2018, arXiv:1802.01561), with `--uneven-ms`: four environments of 16 cars, each
+of whose steps also takes a random time elsewhere, exponential with mean MS, as a game or a renderer does. All learn
+from 1,024 decisions in one gradient step. *Synchronous steps*: one forward pass for all, which waits for the slowest
+environment each time.
 *Synchronous trajectories*: every environment has a collector, and all wait for the update (`presets/a2c.yaml`).
 *Decoupled*: IMPALA in free order.
 """
@@ -166,7 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env-steps", type=int, default=65_536)
     parser.add_argument("--rounds", type=int, default=3, help="of the comparison of orders; 0 leaves it out")
-    parser.add_argument("--uneven-ms", type=float, default=20.0, help="of a step in figure 2; 0 leaves it out")
+    parser.add_argument("--uneven-ms", type=float, default=0.0, help="of a step in figure 2; 0 leaves it out")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)

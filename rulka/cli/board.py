@@ -65,7 +65,7 @@ def enter(agent: str, /, card: CardSettings, out: Path | None = None, as_json: A
 def verify(files: tuple[Path, ...], /, as_json: AsJson = False) -> None:
     """Drive all races of an entry from its inputs and compare every result; needs neither the agent nor torch.
 
-    Example: `rulka board verify board/latest-1.board.npz`
+    Example: `rulka board verify latest-1.board.npz`
 
     Args:
         files: entries.
@@ -84,7 +84,7 @@ def verify(files: tuple[Path, ...], /, as_json: AsJson = False) -> None:
 def show(folder: Path, /, page: Path | None = None, as_json: AsJson = False) -> None:
     """Show the table of a folder of entries, without driving them.
 
-    Example: `rulka board show board --page board.md`
+    Example: `rulka board show . --page board.md`
 
     Args:
         folder: holds entries, *.board.npz.

@@ -24,6 +24,7 @@ from rulka.contracts.observation_params import (
     NUM_WAYPOINTS,
     NUM_WHEELS,
     PART_SIZES,
+    ObservationParams,
     PartNormalisationParams,
 )
 from rulka.machine.kernels import cached_njit
@@ -48,6 +49,20 @@ def float_slices(actions_per_decision: int = 1) -> dict[str, slice]:
     """Returns the slice of every part of the float vector by name, for decisions of K actions."""
     actions = PART_SIZES["previous_actions"] * actions_per_decision
     return _slices(PART_SIZES | {"previous_actions": actions})
+
+
+def unseen_floats(observation: ObservationParams, actions_per_decision: int = 1) -> NDArray[np.bool_]:
+    """Returns [F] which floats are hidden: parts withheld, the farther waypoints and the older decisions."""
+    parts = float_slices(actions_per_decision)
+    is_unseen = np.zeros(num_floats(actions_per_decision), np.bool_)
+    for name in observation.withheld:
+        if name != "image":
+            is_unseen[parts[name]] = True
+    before, ahead = parts["previous_actions"], parts["waypoints"]
+    num_older = NUM_PREVIOUS_ACTIONS - observation.previous_actions
+    is_unseen[before.start : before.start + (before.stop - before.start) // NUM_PREVIOUS_ACTIONS * num_older] = True
+    is_unseen[ahead.start + 3 * observation.waypoints : ahead.stop] = True
+    return is_unseen
 
 
 FLOATS = float_slices()

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from onnxruntime import InferenceSession
 
 from rulka.contracts.actions import Choices
-from rulka.contracts.observation import float_slices
-from rulka.contracts.observation_params import ObservationParams
+from rulka.contracts.artifacts import NetworkInputContract
+from rulka.contracts.observation import unseen_floats
 from rulka.machine.disk import check_readable
 from rulka.machine.errors import UserError
 from rulka.simulator.race_settings import read_settings
@@ -64,14 +64,12 @@ class ExternalPolicy:
         self.settings = read_settings(None, {**own, **(keywords or {})})
         self.observation, self.actions = self.settings.image, self.settings.table
         self._act = act
-        parts = float_slices(self.settings.actions_per_decision)
-        self._withheld = [parts[name] for name in self.observation.withheld if name in parts]
+        self._is_unseen = unseen_floats(self.observation, self.settings.actions_per_decision)
 
     def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:
         """Decides for N cars; see `rulka.evaluation.race.Policy`."""
         floats = floats.copy()
-        for part in self._withheld:
-            floats[:, part] = 0.0
+        floats[:, self._is_unseen] = 0.0
         try:
             decided = np.asarray(self._act({"image": image.copy(), "floats": floats}))
         except Exception as error:  # third-party code may raise anything
@@ -145,7 +143,7 @@ def _session(path: Path) -> tuple[Act, dict[str, Any]]:
             keywords |= {"actions_per_decision": actions["actions_per_decision"], "continuous": actions["is_analog"]}
             keywords |= {"action_repeat": actions["repeats"]}
             keywords |= {"ticks_per_action": actions["ticks_per_action"] * actions["actions_per_decision"]}
-            keywords["observation"] = {name: seen[name] for name in ObservationParams.model_fields}
+            keywords["observation"] = NetworkInputContract(**seen).params().model_dump()
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} cannot drive: its metadata do not tell an environment: {error!r:.80}") from error
     return act, keywords

@@ -376,5 +376,7 @@ def test_the_tracks_of_the_board_never_change_silently() -> None:
 
 def test_every_entry_in_the_repository_verifies() -> None:
     files = sorted((Path(__file__).parents[2] / "board").glob("*.board.npz"))
+    if not files:
+        pytest.skip("the board of the repository has no entry yet")
     for path in files:
         verify(path)

@@ -19,6 +19,7 @@ import rulka
 from rulka.agents.onnx_file import export_onnx
 from rulka.contracts.actions import FORWARD
 from rulka.contracts.artifacts import ArtifactError
+from rulka.contracts.observation import FLOATS
 from rulka.machine.errors import UserError
 from rulka.stages.folders import AGENT
 from tests.docs.test_pages import ROOT
@@ -131,6 +132,22 @@ def test_a_function_in_a_file_races_by_its_name_in_decisions_of_its_own(folder: 
     for name, said in (("mine:nobody", "has no attribute"), ("nowhere:act", "No module")):
         with pytest.raises(UserError, match=said):
             rulka.evaluate(name, short_track())
+
+
+def test_a_function_sees_what_its_environment_shows() -> None:
+    """Of 40 waypoints the nearest three, of five decisions the newest two, and no velocity."""
+    shown: list[np.ndarray] = []
+
+    def act(seen: dict[str, np.ndarray]) -> np.ndarray:
+        shown.append(seen["floats"] != 0.0)
+        return np.zeros(len(seen["floats"]), int)
+
+    observation = {"waypoints": 3, "previous_actions": 2, "withheld": ["velocity"]}
+    rulka.evaluate(act, short_track(), num_races=2, observation=observation)
+    seen = np.logical_or.reduce(np.concatenate(shown), axis=0)
+    assert seen[FLOATS["waypoints"]].nonzero()[0].max() < 9
+    assert seen[FLOATS["previous_actions"]].nonzero()[0].min() >= 12
+    assert not seen[FLOATS["velocity"]].any()
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from models.iqn import ClonedIqn, Guide, IqnNetwork, IqnSizes
 from models.torso import InputShape
 from rulka.agents.shared.network_params import NetworkParams
 from rulka.contracts.actions import ActionParams, ActionTable, action_table
-from rulka.contracts.observation import Normalisation, float_slices
-from rulka.contracts.observation_params import NUM_PREVIOUS_ACTIONS, ObservationParams
+from rulka.contracts.observation import Normalisation, unseen_floats
+from rulka.contracts.observation_params import ObservationParams
 
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
@@ -58,15 +58,7 @@ def decision_table(actions: ActionParams, network: NetworkParams, repeats: int =
 def input_shape(observation: ObservationParams, normalisation: Normalisation) -> InputShape:
     """Returns the shape and normalisation of a network's inputs."""
     mean, std = torch.tensor(normalisation.mean), torch.tensor(normalisation.std)
-    parts = float_slices(normalisation.actions_per_decision)
-    is_withheld = torch.zeros(len(mean), dtype=torch.bool)
-    for name in observation.withheld:
-        if name != "image":
-            is_withheld[parts[name]] = True
-    before, ahead = parts["previous_actions"], parts["waypoints"]
-    num_unseen = (before.stop - before.start) * (NUM_PREVIOUS_ACTIONS - observation.previous_actions)
-    is_withheld[before.start : before.start + num_unseen // NUM_PREVIOUS_ACTIONS] = True  # the oldest
-    is_withheld[ahead.start + 3 * observation.waypoints : ahead.stop] = True
+    is_unseen = torch.from_numpy(unseen_floats(observation, normalisation.actions_per_decision))
     return InputShape(
         height=observation.height,
         width=observation.width,
@@ -74,7 +66,7 @@ def input_shape(observation: ObservationParams, normalisation: Normalisation) ->
         float_std=std,
         frames=observation.frames,
         frames_as=observation.frames_as,
-        withheld_floats=is_withheld if is_withheld.any() else None,
+        withheld_floats=is_unseen if is_unseen.any() else None,
         shows_image=observation.shows_image,
     )
 
