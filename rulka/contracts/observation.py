@@ -51,10 +51,15 @@ def float_slices(actions_per_decision: int = 1) -> dict[str, slice]:
     return _slices(PART_SIZES | {"previous_actions": actions})
 
 
-def unseen_floats(observation: ObservationParams, actions_per_decision: int = 1) -> NDArray[np.bool_]:
-    """Returns [F] which floats are hidden: parts withheld, the farther waypoints and the older decisions."""
-    parts = float_slices(actions_per_decision)
-    is_unseen = np.zeros(num_floats(actions_per_decision), np.bool_)
+def unseen_floats(observation: ObservationParams, length: int) -> NDArray[np.bool_]:
+    """Returns [F] which floats are hidden: parts withheld, the farther waypoints and the older decisions.
+
+    Args:
+        observation: without such settings, as for other environments than races, nothing is hidden.
+        length: F, of races or of any environment.
+    """
+    parts = float_slices(actions_per_decision_of(length))
+    is_unseen = np.zeros(length, np.bool_)
     for name in observation.withheld:
         if name != "image":
             is_unseen[parts[name]] = True

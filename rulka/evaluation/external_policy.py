@@ -16,7 +16,7 @@ from onnxruntime import InferenceSession
 
 from rulka.contracts.actions import Choices
 from rulka.contracts.artifacts import NetworkInputContract
-from rulka.contracts.observation import unseen_floats
+from rulka.contracts.observation import num_floats, unseen_floats
 from rulka.machine.disk import check_readable
 from rulka.machine.errors import UserError
 from rulka.simulator.race_settings import read_settings
@@ -64,7 +64,7 @@ class ExternalPolicy:
         self.settings = read_settings(None, {**own, **(keywords or {})})
         self.observation, self.actions = self.settings.image, self.settings.table
         self._act = act
-        self._is_unseen = unseen_floats(self.observation, self.settings.actions_per_decision)
+        self._is_unseen = unseen_floats(self.observation, num_floats(self.settings.actions_per_decision))
 
     def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:
         """Decides for N cars; see `rulka.evaluation.race.Policy`."""

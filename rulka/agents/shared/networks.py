@@ -58,7 +58,7 @@ def decision_table(actions: ActionParams, network: NetworkParams, repeats: int =
 def input_shape(observation: ObservationParams, normalisation: Normalisation) -> InputShape:
     """Returns the shape and normalisation of a network's inputs."""
     mean, std = torch.tensor(normalisation.mean), torch.tensor(normalisation.std)
-    is_unseen = torch.from_numpy(unseen_floats(observation, normalisation.actions_per_decision))
+    is_unseen = torch.from_numpy(unseen_floats(observation, len(mean)))
     return InputShape(
         height=observation.height,
         width=observation.width,
