@@ -6,7 +6,7 @@ Writes data/agent_init/     an artifact of kind "agent_init" for `train.algorith
          report.json        for every tensor of the new network and of the sources: copied, kept or refused, and why
          compared/<algorithm>/   the same for each of `train.compared`
 
-With `transfer.agent`, parts may also come from a trained agent.
+With `transfer.agent`, parts may also come from a trained agent, or from the driver that comes with the package.
 
 The section `transfer` sets the source of each part per algorithm. PPO can start as the cloned policy, with a fresh
 value head. IQN can take the encoder and the float head, but no head trained with cross-entropy: that predicts action
@@ -20,6 +20,7 @@ import json
 from pathlib import Path
 
 from rulka.agents.initial_weights import check_agent, check_agreement, initial_agent, report_json
+from rulka.agents.load import DRIVING_KINDS, SHIPPED, SHIPPED_AGENT
 from rulka.agents.shared.networks import decision_table
 from rulka.contracts.actions import action_table
 from rulka.contracts.artifacts import load_artifact, write_artifact
@@ -47,8 +48,8 @@ def transfer(params: Params, *, encoder_dir: Path, policy_dir: Path, out_dir: Pa
     sources = {"pretrained": pretrained, "cloned": policy}
     inputs = {"encoder": encoder_dir, "policy": policy_dir}
     if transfer.agent is not None:
-        inputs["agent"] = Path(transfer.agent)
-        sources["agent"] = load_artifact(inputs["agent"], "agent", encoder=encoder)
+        inputs["agent"] = SHIPPED_AGENT if transfer.agent == SHIPPED else Path(transfer.agent)
+        sources["agent"] = load_artifact(inputs["agent"], DRIVING_KINDS, encoder=encoder)
         check_agent(sources["agent"], policy, observation)
     origin = provenance("transfer", sections_of("transfer", params), inputs)
     with output_folder(out_dir) as folder:

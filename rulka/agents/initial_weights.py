@@ -197,7 +197,8 @@ def _fill(
     """Fills one tensor of the new network, unless it starts fresh."""
     actor, shape = actor_class(algorithm), list(tensor.shape)
     part = _part_of(actor.parts, name)
-    if name.startswith(actor.without_source) and (part is None or wishes[part] != "agent"):
+    has_agents = part is not None and wishes[part] == "agent" and name in offered["agent"]
+    if name.startswith(actor.without_source) and not has_agents:
         return TensorReport(NEW_NETWORK, name, "kept", shape, "initialised: no earlier stage has one")
     if actor.clone_inside and name.startswith(actor.clone_inside):
         tensor.copy_(offered["cloned"][name.removeprefix(actor.clone_inside)])

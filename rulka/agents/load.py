@@ -28,6 +28,9 @@ from rulka.machine.device import CPU, upload
 CLONING = "cloning"
 """Stands for the algorithm of a cloned policy."""
 DRIVING_KINDS = ("agent", "policy")
+SHIPPED, SHIPPED_AGENT = "shipped", Path(__file__).parents[1] / "shipped"
+"""Name and folder of the driver that comes with the package: a cloned policy for roads that it has never seen, see
+docs/experiments/shipped.md."""
 
 
 class GreedyPolicy:

@@ -54,7 +54,7 @@ class TransferParams(_Parts):
     """Stage `transfer`: sources of the initial weights of each algorithm's network."""
 
     from_scratch: bool = key(False, "Fresh weights for every part of every network, whatever else this section says.")
-    agent: str | None = key(None, "Folder of a trained agent that parts are taken from; null for none.", min_length=1)
+    agent: str | None = key(None, "Trained agent that parts come from: its folder, or shipped.", min_length=1)
     seed: Seed = key(1, "Seed of fresh weights.")
 
     def _check_combinations(self) -> Iterator[str]:

@@ -101,9 +101,10 @@ def watch(
 ) -> None:
     """Show recordings and agents together in one video, or a running training on a live page, in the browser.
 
-    The camera follows the first recording or agent; the others are ghosts.
+    The camera follows the first recording or agent; the others are ghosts. Without an agent, the driver that comes with
+    Rulka races along.
 
-    Example: `rulka watch latest copper-oval --out race.mp4`
+    Example: `rulka watch copper-oval --out race.mp4`
 
     Args:
         sources: Gbx files or folders of them, agents by name (`rulka agents list`) or folder, data/races, reference

@@ -18,7 +18,7 @@ from typing import Any
 
 from pandas import DataFrame
 
-from rulka.agents.load import CLONING, DRIVING_KINDS
+from rulka.agents.load import CLONING, DRIVING_KINDS, SHIPPED, SHIPPED_AGENT
 from rulka.contracts.artifacts import META_FILE, ArtifactError, load_artifact, read_meta
 from rulka.contracts.problems import did_you_mean
 from rulka.contracts.stored import checked
@@ -146,7 +146,7 @@ def find_agent(name: str) -> Path:
     """Returns the folder of an agent.
 
     Args:
-        name: its name, "latest" or `data/agent`, "promoted", or a folder.
+        name: its name, "latest" or `data/agent`, "promoted", "shipped", or a folder.
 
     Raises:
         UnknownAgentError: if there is no such agent.
@@ -156,6 +156,8 @@ def find_agent(name: str) -> Path:
     if name in (LATEST, AGENT.as_posix()):
         load_artifact(AGENT, DRIVING_KINDS)
         return AGENT
+    if name == SHIPPED:
+        return SHIPPED_AGENT
     if name == PROMOTED:
         promoted = promoted_name()
         if promoted is None:
@@ -170,10 +172,10 @@ def find_agent(name: str) -> Path:
         load_artifact(folder, DRIVING_KINDS)
         return folder
     aliases = {LATEST: any(entry.is_latest for entry in entries), PROMOTED: promoted_name() is not None}
-    names = [*(alias for alias, is_there in aliases.items() if is_there), *known]
-    there = f"There are {', '.join(names)}" if names else "There is none yet, `dvc repro` trains one"
+    names = [*(alias for alias, is_there in aliases.items() if is_there), SHIPPED, *known]
     message = f"there is no agent {name!r}, nor such a folder{did_you_mean(name, names)}"
-    raise UnknownAgentError(message, hint=f"{there}; a folder will do as well. See `rulka agents list`.")
+    hint = f"Known are {', '.join(names)}; a folder will do as well, and `dvc repro` trains one."
+    raise UnknownAgentError(message, hint=hint)
 
 
 def promoted_name() -> str | None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rulka.agents.load import SHIPPED_AGENT
 from rulka.machine.errors import counted
 from rulka.params import Params
 from rulka.stages.outputs import new_file
@@ -22,7 +23,7 @@ def show_races(
     out: Path,
     device: str | None = None,
 ) -> str:
-    """Shows races together in a video.
+    """Shows races together in a video; without an agent among them, the shipped driver races along.
 
     Args:
         sources: Gbx files or folders of them, folders of agents or cloned policies, race datasets, files of reference
@@ -39,7 +40,10 @@ def show_races(
     Raises:
         UserError: if there is no source, one is of no known kind, or sources are of different tracks.
     """
-    shown = gather(sort_sources(sources), params, track, num_races, device)
+    found = sort_sources(sources)
+    if not found.agents:
+        found.agents.append(SHIPPED_AGENT)
+    shown = gather(found, params, track, num_races, device)
     title, ghosts = shown.texts.title.replace(LEFT_TO_RIGHT, ""), counted(len(shown.ghosts), "ghost")
     with new_file(out) as beside:
         write_video(beside, shown, params.simulator.camera, params.observation, params.evaluate, sys.stderr)

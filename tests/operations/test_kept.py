@@ -41,18 +41,18 @@ def test_an_agent_is_found_by_each_of_its_names() -> None:
         UnknownAgentError, match=f"no agent '{name[:-1]}', nor such a folder; did you mean {name}"
     ) as caught:
         find_agent(name[:-1])
-    assert caught.value.hint.startswith(f"There are latest, promoted, {name}; a folder")
+    assert caught.value.hint.startswith(f"Known are latest, promoted, shipped, {name}; a folder")
     with pytest.raises(UnknownAgentError) as caught:
         find_agent("zzz")
     assert str(caught.value) == "there is no agent 'zzz', nor such a folder"
     shutil.rmtree("data/agents")
     with pytest.raises(UnknownAgentError) as caught:
         find_agent("zzz")
-    assert caught.value.hint.startswith(f"There are latest, {name}; a folder"), "nobody is promoted"
+    assert caught.value.hint.startswith(f"Known are latest, shipped, {name}; a folder"), "nobody is promoted"
     shutil.rmtree(AGENT)
     with pytest.raises(UnknownAgentError) as caught:
         find_agent("zzz")
-    assert caught.value.hint.startswith("There is none yet, `dvc repro` trains one; a folder")
+    assert caught.value.hint.startswith("Known are shipped; a folder")
 
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "meta.json"])

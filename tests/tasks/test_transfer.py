@@ -18,8 +18,9 @@ from models.encoders.config import ImpalaConfig
 from models.iqn import NUM_CLONED_FRACTIONS
 from rulka.agents.algorithms import CLONED_SHAPES, actor_class
 from rulka.agents.initial_weights import TransferError, check_agent, check_agreement
-from rulka.agents.load import load_policy
+from rulka.agents.load import SHIPPED, SHIPPED_AGENT, load_policy
 from rulka.agents.params import Algorithm, TransferParams
+from rulka.agents.shared.network_params import NetworkParams
 from rulka.contracts.actions import ActionParams
 from rulka.contracts.artifacts import Artifact, load_artifact, save_artifact
 from rulka.contracts.observation import FLOATS, Normalisation, reference_normalisation
@@ -381,3 +382,15 @@ def test_an_agent_and_its_parts_go_together(small_params: Params, changes: dict[
         data[name] = data[name] | value if isinstance(value, dict) else value
     with pytest.raises(ValueError, match=message):
         TransferParams.model_validate(data)
+
+
+def test_training_begins_with_the_shipped_driver(small_params: Params, pretrained: Folders) -> None:
+    """A cloned policy has no value head, which starts fresh."""
+    shipped = load_artifact(SHIPPED_AGENT, "policy")
+    sizes = NetworkParams.model_validate(shipped.config["network"])
+    params = small_params.model_copy(update={"network": sizes})
+    write_policy(params, pretrained[1])
+    begun = load_artifact(run(from_agent(params, "ppo", Path(SHIPPED), *PARTS), pretrained), "agent_init")
+    values = {name for name in begun.tensors if name.startswith("value_head.")}
+    assert set(begun.tensors) - values == set(shipped.tensors)
+    assert all(torch.equal(begun.tensors[name], tensor) for name, tensor in shipped.tensors.items())
