@@ -289,8 +289,8 @@ def main() -> None:
     else:
         artifact = load_artifact(arguments.agent, ("agent",))
         races = EvaluationRaces.of(load_races(arguments.races).main_track, params)
-        sight, places = artifact.observation.params(), artifact.table.actions_per_decision
-        frames = FrameDataset(arguments.frames, "train", sight.frames, places)
+        sight, parts = artifact.observation.params(), artifact.table.parts
+        frames = FrameDataset(arguments.frames, "train", sight.frames, parts)
         found = measure_agent(artifact, frames, races, params)
     show(found, arguments.json)
 

@@ -65,7 +65,7 @@ def take_over(params: Params, policy: Path, folder: Path, minutes: float, seed: 
         ours = np.zeros(3, np.float32)
         while not recorder.has_ended and recorder.num_ticks < MAX_TICKS:
             theirs, tick = agent.controls(), recorder.num_ticks
-            if tick % table.ticks_per_action == 0:
+            if tick % table.decision_ticks == 0:
                 ours = table.analog()[planner.actions(recorder.car.save())[0]]
                 zone = int(recorder.car.zone_index[0])
                 edge_m = 0.5 * float(track.width_m[zone]) - abs(float(recorder.car.lateral_m[0]))

@@ -54,7 +54,7 @@ class GreedyRaces:
         """Starts at the line, at the same place for all."""
         self.cars, self._policy = RaceBatch(track, settings, num_cars), policy
         self.image = np.zeros((num_cars, *settings.image_shape), np.uint8)
-        self.floats = np.zeros((num_cars, num_floats(settings.actions_per_decision)), np.float32)
+        self.floats = np.zeros((num_cars, num_floats(settings.table.actions_per_decision)), np.float32)
         self.potential = np.zeros(num_cars, np.float32)
         self.cars.reset_into(self.image, self.floats, self.potential, seed=0)
 

@@ -79,8 +79,7 @@ class Agent:
         self.name, self.algorithm = name_of(folder), self.policy.algorithm
         table = artifact.table
         sight = {"observation": artifact.observation.params()}
-        ticks = table.ticks_per_action * table.actions_per_decision
-        self.settings = read_settings(None, sight | {"ticks_per_action": ticks}).decided_by(table)
+        self.settings = read_settings(None, sight | {"ticks_per_action": table.decision_ticks}).decided_by(table)
         self.observation_space = observation_space(self.settings)
         self.action_space = action_space(self.settings)
 

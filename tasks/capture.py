@@ -188,7 +188,7 @@ def _capture_job(job: _Job) -> CapturedRace | RecoveryError:
 
 
 def _capture_recovery(job: _Job, drive: int) -> CapturedRace:
-    driven = drive_again(job.race, job.track, job.simulator, job.settings.table.ticks_per_action, drive)
+    driven = drive_again(job.race, job.track, job.simulator, job.settings.table.decision_ticks, drive)
     return capture_race(driven, job.track, job.scene, job.settings)
 
 

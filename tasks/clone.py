@@ -118,16 +118,15 @@ def clone(params: Params, *, folders: Folders) -> None:
     require(folders.frames, "capture")
     require(folders.encoder, "pretrain")
     single, table = action_table(actions.ticks_per_action), decision_table(actions, network)
-    places = table.actions_per_decision
     pretrained = load_artifact(folders.encoder, "encoder", observation=observation, encoder=params.encoder)
     splits: dict[Split, FrameDataset] = {
-        split: FrameDataset(folders.frames, split, observation.frames, places) for split in SPLITS
+        split: FrameDataset(folders.frames, split, observation.frames, table.parts) for split in SPLITS
     }
     check_contract(splits["train"].index, observation_contract(observation), single)
     check_races(splits, clone)
     torch.manual_seed(clone.seed)
     build = build_clone_policy if clone.shape == "policy" else build_cloned_iqn
-    normalisation = pretrained.normalisation.for_chunks(places)
+    normalisation = pretrained.normalisation.for_chunks(table.actions_per_decision)
     try:
         policy = build(observation, pretrained.encoder, network, normalisation, table.space.num_outputs)
     except ValueError as error:
@@ -154,7 +153,7 @@ def clone(params: Params, *, folders: Folders) -> None:
     with resumable(folders.runs, origin) as checkpoints:
         visited = Visited(
             checkpoints.folder / "visited",
-            observation_contract(observation, places),
+            observation_contract(observation, table.actions_per_decision),
             table,
             observation.frames,
             clone.labels,
@@ -172,7 +171,7 @@ def clone(params: Params, *, folders: Folders) -> None:
                 "num_actions": table.num_actions,
                 "shape": clone.shape,
             },
-            observation=network_input_contract(observation, places),
+            observation=network_input_contract(observation, table.actions_per_decision),
             actions=table,
             normalisation=normalisation,
             provenance=origin | {"recoveries": sum(race.is_recovery for race in races_of(splits["train"], clone.maps))},

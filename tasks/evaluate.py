@@ -116,9 +116,9 @@ def evaluate(params: Params, *, inputs: Inputs, out_dir: Path) -> None:
         best = best_race(driven)
         assert best is not None
         middle = median_race(driven) or best
-        export_result(folder / "best_race.txt", best, races.settings.table, evaluation.contestants[0].label)
+        export_result(folder / "best_race.txt", best, evaluation.contestants[0].label)
         (folder / LAPS).mkdir()
-        write_races(folder / LAPS, best_laps(by_track, races.settings.table))
+        write_races(folder / LAPS, best_laps(by_track))
         figures = draw_figures(evaluation, _training_logs(inputs.agent), params.simulator.physics.off_road_m)
         (folder / PLOTS).mkdir()
         for name, figure in figures.items():

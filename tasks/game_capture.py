@@ -72,7 +72,7 @@ class GameCapture:
 
     def _drive(self, race: Race, keys: Sequence[Controls], decision: Decision) -> CapturedRace:
         """Presses the keys of the race from its first decision on; captures only at decisions."""
-        settings, per_decision = self._settings, self._settings.table.ticks_per_action
+        settings, per_decision = self._settings, self._settings.table.decision_ticks
         decision_ms = np.arange(0, race.duration_ms, settings.table.duration_ms, dtype=np.int64)
         cars = np.empty((len(decision_ms), NUM_CAR_FIELDS), np.float32)
         image = np.empty((len(decision_ms), settings.height, settings.width), np.uint8)

@@ -127,7 +127,7 @@ def race_of_driver(driven: DrivenRace, map_uid: str, table: ActionTable) -> Race
         is_finished=driven.is_finished,
         checkpoint_times_ms=driven.gate_times_ms,
         seed=driven.seed,
-        controls=np.repeat(table.analog()[driven.actions], table.ticks_per_action, axis=0)[:num_ticks],
+        controls=np.repeat(table.analog()[driven.actions], table.decision_ticks, axis=0)[:num_ticks],
         state_time_ms=driven.time_ms,
         state=driven.car_rows,
     )

@@ -21,7 +21,7 @@ from rulka.agents.params import ALGORITHMS
 from rulka.agents.shared.acting import choose_by_policy, draw_by_policy
 from rulka.agents.shared.network_params import NetworkParams
 from rulka.agents.shared.spec import Choose
-from rulka.contracts.actions import ActionTable
+from rulka.contracts.actions import ActionTable, action_table
 from rulka.contracts.artifacts import Artifact, ArtifactError, check_contracts, described, load_artifact
 from rulka.machine.device import CPU, upload
 
@@ -108,9 +108,12 @@ def driver_of(artifact: Artifact, folder: Path, device: torch.device = CPU) -> G
 
 
 def _as_decided(actions: ActionTable, own: ActionTable) -> ActionTable:
-    """Returns the actions, divided over a decision as in `own`; unchanged if the ticks do not divide evenly."""
-    ticks, rest = divmod(actions.ticks_per_action * actions.actions_per_decision, own.actions_per_decision)
-    return actions if rest else replace(own, controls=actions.controls, ticks_per_action=ticks)
+    """Returns the actions, divided over a decision as in `own`; unchanged if the ticks do not divide so."""
+    try:
+        ticks = action_table(actions.decision_ticks, own.parts).ticks_per_action
+    except ValueError:
+        return actions
+    return replace(own, controls=actions.controls, ticks_per_action=ticks)
 
 
 _Choice = tuple[nn.Module, Choose, Callable[[torch.Generator], Choose] | None]

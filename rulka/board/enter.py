@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from rulka.agents.load import CLONING, load_policy
 from rulka.board.entry import MAX_CONTROLS, Card, Entry, EntryError, Sees, drive
 from rulka.board.rules import MAX_TICKS, NUM_STARTS, rules
-from rulka.contracts.actions import action_table
+from rulka.contracts.actions import Held, action_table
 from rulka.contracts.artifacts import META_FILE, read_meta
 from rulka.contracts.observation_params import ObservationParams, Part
 from rulka.contracts.problems import problems_of
@@ -132,7 +132,7 @@ def _told(folder: Path) -> dict[str, Any]:
     }
 
 
-def _entry(card: Card, ticks_per_action: int, races: Sequence[NDArray[np.float32]]) -> Entry:
+def _entry(card: Card, ticks_per_action: Held, races: Sequence[NDArray[np.float32]]) -> Entry:
     """Drives races [D, K, 3] by their inputs alone, as whoever verifies the entry will."""
     decided = np.concatenate(races)
     controls, rows = np.unique(decided.reshape(-1, 3), axis=0, return_inverse=True)

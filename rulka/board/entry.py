@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from pydantic import Field, StringConstraints
 
 from rulka.board.rules import MAX_TICKS, cars_at_start, rules
-from rulka.contracts.actions import Ticks
+from rulka.contracts.actions import CONTROLS, ActionTable, Held
 from rulka.contracts.section import Count, NotNegative, Section, Seed, key
 from rulka.contracts.stored import checked, read_arrays
 from rulka.machine.errors import UserError
@@ -81,7 +81,7 @@ class Head(Section):
 
     schema_version: int = key(SCHEMA_VERSION, "Version of the layout.")
     card: Card = key(..., "The card.")
-    ticks_per_action: Ticks = key(..., "Ticks of 10 ms that an action lasts.")
+    ticks_per_action: Held = key(..., "Ticks of 10 ms that an action lasts; of each in a decision if they differ.")
     uids: _Words = key(..., "UIDs of the tracks.")
     shapes: _Words = key(..., "Hashes of the tracks.")
     physics: str = key(..., "Hash of the physics.")
@@ -93,7 +93,7 @@ class Entry:
     """The content of a file, see the module."""
 
     card: Card
-    ticks_per_action: int
+    ticks_per_action: Held
     controls: NDArray[np.float32]
     decisions: NDArray[np.int64]
     actions: NDArray[np.uint16]
@@ -115,8 +115,9 @@ def drive(entry: Entry) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
     times_ms, ends = np.zeros(entry.decisions.shape, np.int64), np.zeros(entry.decisions.shape, np.uint32)
     end = np.cumsum(entry.decisions).reshape(entry.decisions.shape)
     chunk = entry.actions.shape[1]
+    table = ActionTable(CONTROLS, entry.ticks_per_action, chunk)
     for track, races in enumerate(rules().races):
-        cars, num = cars_at_start(races, entry.ticks_per_action, chunk), entry.decisions[track]
+        cars, num = cars_at_start(races, table), entry.decisions[track]
         for step in range(num.max()):
             # A car whose inputs are over holds the last ones until the others are done; that does not count.
             chosen = entry.actions[end[track] - np.maximum(num - step, 1)]
@@ -212,14 +213,16 @@ def _problems(head: Head, fields: Mapping[str, NDArray]) -> Iterator[str]:
     yield from _problems_of_inputs(head.ticks_per_action, fields)
 
 
-def _problems_of_inputs(ticks: int, fields: Mapping[str, NDArray]) -> Iterator[str]:
+def _problems_of_inputs(held: Held, fields: Mapping[str, NDArray]) -> Iterator[str]:
     controls, actions, decisions = fields["controls"], fields["actions"], fields["decisions"]
     is_table = 1 <= len(controls) <= MAX_CONTROLS and controls.shape[1] == 3
     if not is_table or not (np.abs(controls) <= 1.0).all() or (controls[:, 1:] < 0.0).any():  # also True for NaN
         yield f"its controls are not 1 to {MAX_CONTROLS:,} rows of steer in [-1, 1], gas and brake in [0, 1]"
     if not 1 <= actions.shape[1] <= MAX_CHUNK or not (actions < len(controls)).all():
         yield f"its decisions are not 1 to {MAX_CHUNK} rows of its controls"
-    most = MAX_TICKS // (ticks * actions.shape[1])
+    if isinstance(held, tuple) and len(held) != actions.shape[1]:
+        yield f"its ticks_per_action has {len(held)} numbers for decisions of {actions.shape[1]} actions"
+    most = MAX_TICKS // (sum(held) if isinstance(held, tuple) else held * actions.shape[1])
     wrong = np.argwhere((decisions < 1) | (decisions > most))
     if len(wrong):
         track, start = wrong[0]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.contracts.actions import action_table
+from rulka.contracts.actions import ActionTable, action_table
 from rulka.evaluation.race import EvaluationRaces, starts
 from rulka.params import reference_params
 from rulka.reference.lap import physics_hash, read_reference, shipped_lap
@@ -75,9 +75,8 @@ def rules_on(tracks: Sequence[Track]) -> Rules:
     )
 
 
-def cars_at_start(races: EvaluationRaces, ticks_per_action: int, actions_per_decision: int = 1) -> Simulator:
+def cars_at_start(races: EvaluationRaces, table: ActionTable) -> Simulator:
     """Returns a car for each start of a track."""
-    table = action_table(ticks_per_action * actions_per_decision, actions_per_decision)
     cars = Simulator(races.track, NUM_STARTS, races.settings.simulator, table)
     cars.reset(np.ones(NUM_STARTS, np.bool_), *starts(races))
     return cars
@@ -92,7 +91,7 @@ def _reference_ms(track: Track) -> int:
 def _code_hash(races: tuple[EvaluationRaces, ...]) -> str:
     digest, rng = hashlib.sha256(), np.random.default_rng(0)
     for each in races:
-        cars = cars_at_start(each, 5)
+        cars = cars_at_start(each, action_table(5))
         for _ in range(NUM_HASHED):
             cars.step(rng.choice(4, NUM_STARTS, p=(0.8, 0.08, 0.08, 0.04)))
         digest.update(cars.save().tobytes())

@@ -2,17 +2,19 @@
 
 Twelve actions, {none, left, right} x {gas, coast, brake, gas and brake}, each held for a fixed number of
 10 ms ticks. Index 0 is plain "forward", as in Linesight's `inputs_list`. A decision is one action, or a chunk of
-several consecutive ones; an agent may take each several times in a row.
+several consecutive ones, of equal length or at given offsets; an agent may take each several times in a row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple
+from itertools import pairwise
+from typing import Annotated, Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from rulka.contracts.section import Section, key
 
@@ -20,6 +22,23 @@ Ticks = Annotated[int, Field(ge=1, le=100)]
 """Ticks of 10 ms each: an action lasts at most a second."""
 Times = Annotated[int, Field(ge=1, le=100)]
 """Actions of a decision, or repeats of it."""
+Held = Ticks | Annotated[tuple[Ticks, ...], Field(min_length=2, max_length=100, strict=False)]
+"""Ticks for which each action of a decision is held: one number if all are equal."""
+
+
+class _EitherWay:
+    """One error message for a wrong `Parts`, instead of one for each of both forms."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.union_schema(
+            [handler.generate_schema(form) for form in get_args(source)],
+            custom_error_type="parts",
+            custom_error_message="must be a number of actions from 1 to 100, or a list of their offsets in ms",
+        )
+
+
+Parts = Annotated[Times | Annotated[tuple[int, ...], Field(min_length=1, max_length=100, strict=False)], _EitherWay()]
+"""Division of a decision into actions: the number of equal parts, or the offsets in ms at which actions begin."""
 
 
 class ActionParams(Section):
@@ -119,17 +138,41 @@ class ActionTable:
 
     Attributes:
         controls: one entry per action index.
-        ticks_per_action: number of 10 ms ticks for which one action is held; positive.
+        ticks_per_action: number of 10 ms ticks for which each action is held, [K] numbers if they differ; positive.
         actions_per_decision: K, consecutive actions of one decision; positive.
         is_analog: True if decisions are continuous instead: steer, gas and brake.
         repeats: how many times a decision is taken in a row, before the next one is requested; positive.
     """
 
     controls: Annotated[tuple[Controls, ...], Field(min_length=1)]
-    ticks_per_action: Ticks
+    ticks_per_action: Held
     actions_per_decision: Times = 1
     is_analog: bool = False
     repeats: Times = 1
+
+    def __post_init__(self) -> None:
+        """Raises ValueError unless each of the K actions is held for some ticks."""
+        held, count = self.ticks_per_action, self.actions_per_decision
+        if isinstance(held, tuple) and len(held) != count:
+            raise ValueError(f"ticks_per_action has {len(held)} numbers for {count} actions per decision")
+
+    @property
+    def held_ticks(self) -> NDArray[np.int64]:
+        """[K] ticks for which each action of a decision is held."""
+        return np.broadcast_to(np.array(self.ticks_per_action), self.actions_per_decision).astype(np.int64)
+
+    @property
+    def decision_ticks(self) -> int:
+        """Ticks of a decision that is taken once."""
+        return int(self.held_ticks.sum())
+
+    @property
+    def parts(self) -> Parts:
+        """K if all actions are equally long, else their offsets in ms; see `action_table`."""
+        if isinstance(self.ticks_per_action, int):
+            return self.actions_per_decision
+        held = self.held_ticks
+        return tuple((TICK_MS * (np.cumsum(held) - held)).tolist())
 
     @property
     def num_actions(self) -> int:
@@ -139,7 +182,7 @@ class ActionTable:
     @property
     def duration_ms(self) -> int:
         """Length of one decision in milliseconds."""
-        return self.ticks_per_action * self.actions_per_decision * self.repeats * TICK_MS
+        return self.decision_ticks * self.repeats * TICK_MS
 
     @property
     def taken_once(self) -> ActionTable:
@@ -193,22 +236,56 @@ _INDEX_OF_KEYS[np.array(CONTROLS) @ _KEY_BITS] = np.arange(len(CONTROLS))
 
 
 def action_table(
-    ticks_per_action: int, actions_per_decision: int = 1, *, is_analog: bool = False, repeats: int = 1
+    ticks_per_action: int, actions_per_decision: Parts = 1, *, is_analog: bool = False, repeats: int = 1
 ) -> ActionTable:
     """Returns the standard twelve actions.
 
     Args:
         ticks_per_action: 10 ms ticks of a decision that is taken once.
-        actions_per_decision: actions that divide these ticks evenly.
+        actions_per_decision: actions that divide these ticks, see `divided`.
         is_analog: True if decisions are continuous.
         repeats: how many times each is taken in a row.
 
     Raises:
-        ValueError: if the ticks cannot be divided evenly.
+        ValueError: if the ticks cannot be divided so.
     """
-    if actions_per_decision < 1 or ticks_per_action % actions_per_decision:
-        raise ValueError(f"{ticks_per_action} ticks cannot be shared evenly by {actions_per_decision} actions")
-    return ActionTable(CONTROLS, ticks_per_action // actions_per_decision, actions_per_decision, is_analog, repeats)
+    held = divided(ticks_per_action, actions_per_decision)
+    return ActionTable(CONTROLS, held[0] if len(set(held)) == 1 else held, len(held), is_analog, repeats)
+
+
+def num_parts(parts: Parts) -> int:
+    """Returns the number of actions in a decision."""
+    return parts if isinstance(parts, int) else len(parts)
+
+
+def divided(ticks: int, parts: Parts) -> tuple[int, ...]:
+    """Divides the ticks of a decision among its actions.
+
+    Args:
+        ticks: of the decision.
+        parts: number of equal parts, or the offset of each action in ms: increasing multiples of 10 from 0.
+
+    Returns:
+        The ticks of each action.
+
+    Raises:
+        ValueError: if the number does not divide the ticks, or offsets are not as above, or beyond the decision.
+    """
+    if isinstance(parts, int):
+        if parts < 1 or ticks % parts:
+            raise ValueError(f"{ticks} ticks cannot be shared evenly by {parts} actions")
+        return (ticks // parts,) * parts
+    wrong = f"offsets {list(parts)} of actions need to"
+    if not parts or parts[0] != 0:
+        raise ValueError(f"{wrong} begin at 0 ms, with the decision")
+    if odd := [offset for offset in parts if offset % TICK_MS]:
+        raise ValueError(f"{wrong} be multiples of {TICK_MS} ms, but {odd[0]} is not")
+    for before, after in pairwise(parts):
+        if after <= before:
+            raise ValueError(f"{wrong} increase, but {after} follows {before}")
+    if parts[-1] >= ticks * TICK_MS:
+        raise ValueError(f"{wrong} lie within the decision of {ticks * TICK_MS} ms, but {parts[-1]} does not")
+    return tuple((after - before) // TICK_MS for before, after in pairwise((*parts, ticks * TICK_MS)))
 
 
 def shares_of_ticks(held: NDArray[np.int64], num_actions: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -32,24 +32,25 @@ class Autopilot:
         self._stack = FrameStack(1, self._observation.image_shape)
         camera, scene = camera_array(settings.simulator.camera), bake_scene(recorder.track)
         self._renderer = FrameRenderer(self._car.cars, self._car.zone_index, scene, camera)
-        places = self._table.actions_per_decision
+        places, held = self._table.actions_per_decision, self._table.held_ticks
+        self._begins = np.cumsum(held) - held
         self._keys = np.zeros((1, NUM_PREVIOUS_ACTIONS * places, 4), np.float32)
         self._floats = np.zeros((1, num_floats(places)), np.float32)
 
     def controls(self) -> NDArray[np.float32]:
         """Returns steer, gas and brake [3] for the next tick; call it once before each tick."""
         table, tick = self._table, self._recorder.num_ticks
-        action, tick_of_action = divmod(tick, table.ticks_per_action)
-        place = action % table.actions_per_decision
+        decision, tick_of_decision = divmod(tick, table.decision_ticks)
+        place = int(np.searchsorted(self._begins, tick_of_decision, side="right")) - 1
         if tick == 0:
             self._keys[:] = table.keys()[FORWARD]
             self._num_shifting = 0
-        elif tick_of_action == 0:
+        elif tick_of_decision == self._begins[place]:
             self._keys = np.concatenate([self._keys[:, 1:], self._car.previous_keys[:, -1:]], axis=1)
             if place == 0:  # the simulator counts the ticks of a gear change here, agents know decisions
                 is_shifting = self._car.cars[0, CAR["gearbox_state"]][0] == 1.0
                 self._num_shifting = self._num_shifting + 1 if is_shifting else 0
-        if tick_of_action == place == 0 and action // table.actions_per_decision % table.repeats == 0:
+        if tick_of_decision == 0 and decision % table.repeats == 0:
             self._decide(is_first=tick == 0)
         return self._decided[place]
 

@@ -75,7 +75,7 @@ def captured_race(
     # A decision affects only later states: its label is the controls of the ticks from then on.
     first = np.minimum(decision_ms // TICK_MS, last)
     done = label_decisions(race.controls, table, first, settings.steer_dead_zone)
-    held = race.controls[np.minimum(first[:, None] + np.arange(table.ticks_per_action), last)]
+    held = race.controls[np.minimum(first[:, None] + np.arange(table.decision_ticks), last)]
     zone_index, along_m, _ = progress_along(track, centres_of_mass(cars))
     floats = np.empty((len(cars), NUM_FLOATS), np.float32)
     margin_m = (track.length_m - along_m).astype(np.float32)

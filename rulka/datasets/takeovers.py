@@ -46,7 +46,7 @@ def captured_takeovers(
     for path in files:
         race, track = read_drive(path)
         seen = capture_race(race, track, bake_scene(track), settings)
-        by_person = np.zeros((len(seen.image), settings.table.ticks_per_action), np.bool_)
+        by_person = np.zeros((len(seen.image), settings.table.decision_ticks), np.bool_)
         by_person.flat[: race.num_ticks] = True if race.by_person is None else race.by_person
         edges = np.flatnonzero(np.diff(by_person.all(axis=1), prepend=False, append=False))
         for first, end in list(pairwise(edges.tolist()))[::2]:

@@ -90,7 +90,7 @@ class RacingCars(ABC):
     def look(self) -> tuple[Observation, dict[str, NDArray]]:
         """Returns images and floats by name, and the info of all cars, as new arrays; see `observe`."""
         image = np.empty((self.num_cars, *self.settings.image_shape), np.uint8)
-        floats = np.empty((self.num_cars, num_floats(self.settings.actions_per_decision)), np.float32)
+        floats = np.empty((self.num_cars, num_floats(self.settings.table.actions_per_decision)), np.float32)
         potential = np.empty(self.num_cars, np.float32)
         self.observe(image, floats, potential)
         return {"image": image, "floats": floats}, self.scores.facts() | {"potential": potential}

@@ -63,8 +63,11 @@ class GameRace(RacingCars):
     def __init__(self, track: Track, settings: RaceSettings, link: GameLink) -> None:
         self.settings, self.num_cars, self._track, self._link = settings, 1, track, link
         table, (frames, height, width) = settings.table, settings.image_shape
-        # A run step for every action, also within a decision.
-        self._session: GameSession = link.open(table.ticks_per_action * TICK_MS, width, height)
+        # A run step for every action, also within a decision; several for longer ones.
+        held = table.held_ticks
+        step_ticks = int(np.gcd.reduce(held))
+        self._place_at = np.repeat(np.arange(len(held)), held // step_ticks)
+        self._session: GameSession = link.open(step_ticks * TICK_MS, width, height)
         limits = settings.simulator.physics
         self._centre, self._frames = track.exact_zones, zone_frames(track)
         crash_cosine = float(np.cos(np.radians(limits.crash_deg)))
@@ -146,8 +149,8 @@ class GameRace(RacingCars):
         """Executes the actions [K] of a decision, repeated as the table says, and returns the resulting state."""
         keys, num_taken = self._view.previous_keys, 0
         while True:
-            decision = self._session.drive([self._table.controls[index] for index in chosen])
-            pressed = chosen[: decision.num_pressed]
+            decision = self._session.drive([self._table.controls[index] for index in chosen[self._place_at]])
+            pressed = chosen[: self._place_at[decision.num_pressed - 1] + 1]
             keys[0] = np.concatenate([keys[0, len(pressed) :], self._keys[pressed]])
             num_taken += 1
             if num_taken == self._table.repeats or decision.is_finished:

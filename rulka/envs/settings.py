@@ -46,14 +46,14 @@ def action_space(settings: RaceSettings) -> spaces.Space[Any]:
     """Returns the action space of one car."""
     if settings.continuous:
         return spaces.Box(np.array([-1.0, 0.0, 0.0], np.float32), np.ones(3, np.float32), dtype=np.float32)
-    if settings.actions_per_decision > 1:
-        return spaces.MultiDiscrete([settings.table.num_actions] * settings.actions_per_decision)
+    if settings.table.actions_per_decision > 1:
+        return spaces.MultiDiscrete([settings.table.num_actions] * settings.table.actions_per_decision)
     return spaces.Discrete(settings.table.num_actions)
 
 
 def observation_space(settings: RaceSettings) -> spaces.Dict:
     """Returns the observation space of one car."""
-    floats = (num_floats(settings.actions_per_decision),)
+    floats = (num_floats(settings.table.actions_per_decision),)
     return spaces.Dict(
         {
             "image": spaces.Box(0, 255, settings.image_shape, np.uint8),

@@ -93,7 +93,7 @@ def _captured(race_id: str, map_uid: str, seen: _Decision, table: ActionTable) -
         floats=seen.floats,
         action=seen.advice.argmax(axis=1).astype(np.uint8),
         action_share=seen.advice,
-        tick_actions=by_tick(seen.advice, table.ticks_per_action * table.actions_per_decision),
+        tick_actions=by_tick(seen.advice, table.decision_ticks),
         controls=seen.advice @ table.analog(),
         time_ms=seen.time_ms.astype(np.int32),
         along_m=seen.along_m.astype(np.float32),

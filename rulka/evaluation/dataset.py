@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rulka.contracts.actions import TICK_MS, ActionTable
+from rulka.contracts.actions import TICK_MS
 from rulka.datasets.export import write_race
 from rulka.datasets.formats.races import META_FILE, Race, RaceDataset, load_races, track_path
 from rulka.evaluation.results import Evaluation, RaceResult, best_race
@@ -80,36 +80,33 @@ def _controls_at(race: Race, sample_ms: NDArray[np.int64]) -> NDArray[np.float32
     return race.controls[tick]
 
 
-def export_result(path: Path, result: RaceResult, table: ActionTable, player: str) -> None:
+def export_result(path: Path, result: RaceResult, player: str) -> None:
     """Writes the inputs of a race as a script; warns instead if a pedal is partially pressed."""
-    race = race_of_result(result, table, player)
+    race = race_of_result(result, player)
     if np.isin(race.controls[:, 1:], (0.0, 1.0)).all():
         write_race(race, path)
     else:
         _LOGGER.warning("the best race has no input script: these know pedals that are pressed or not")
 
 
-def best_laps(evaluations: Sequence[Evaluation], table: ActionTable) -> RaceDataset:
+def best_laps(evaluations: Sequence[Evaluation]) -> RaceDataset:
     """Returns the best race of each contestant except random actions, and the reference lap, on all tracks.
 
     Args:
         evaluations: one per track, the main track first.
-        table: action table.
     """
     races = []
     for evaluation in evaluations:
         uid = evaluation.track.uid
         found = [(each.key, each.label, best_race(each.races)) for each in evaluation.contestants if each.key != RANDOM]
         found.append((REFERENCE, "Reference lap", evaluation.reference))
-        races += [
-            replace(race_of_result(race, table, label), race_id=f"{key}-{uid}") for key, label, race in found if race
-        ]
+        races += [replace(race_of_result(race, label), race_id=f"{key}-{uid}") for key, label, race in found if race]
     tracks = [evaluation.track for evaluation in evaluations]
     return RaceDataset(tuple(races), tracks[0], (), tuple(tracks[1:]))
 
 
-def race_of_result(result: RaceResult, table: ActionTable, player: str) -> Race:
-    """Converts a race result to a race of the dataset: inputs of every tick, and the car at every decision."""
+def race_of_result(result: RaceResult, player: str) -> Race:
+    """Converts the result of a policy's race to a race of the dataset: every tick's inputs, every decision's car."""
     passed = result.gate_times_ms[result.gate_times_ms > 0]
     return Race(
         race_id=f"evaluation-{result.seed}",
@@ -121,14 +118,14 @@ def race_of_result(result: RaceResult, table: ActionTable, player: str) -> Race:
         is_finished=result.is_finished,
         checkpoint_times_ms=tuple(int(time) for time in passed),
         seed=result.seed,
-        controls=_tick_controls(result, table),
+        controls=_tick_controls(result),
         state_time_ms=result.sample_ms,
         state=result.cars,
     )
 
 
-def _tick_controls(result: RaceResult, table: ActionTable) -> NDArray[np.float32]:
+def _tick_controls(result: RaceResult) -> NDArray[np.float32]:
     """Returns the inputs [T, 3] of every tick, for decisions of one action or of a chunk."""
     held = result.controls[:, None] if result.chunk_controls is None else result.chunk_controls
-    num_ticks = table.ticks_per_action * table.actions_per_decision // held.shape[1]
-    return np.repeat(held[:-1].reshape(-1, 3), num_ticks, axis=0)
+    driven = held[:-1]
+    return np.repeat(driven.reshape(-1, 3), np.tile(result.held_ticks, len(driven)), axis=0)

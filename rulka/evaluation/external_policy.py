@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from onnxruntime import InferenceSession
+from pydantic import TypeAdapter
 
-from rulka.contracts.actions import Choices
+from rulka.contracts.actions import ActionTable, Choices
 from rulka.contracts.artifacts import NetworkInputContract
 from rulka.contracts.observation import num_floats, unseen_floats
 from rulka.machine.disk import check_readable
@@ -64,7 +65,7 @@ class ExternalPolicy:
         self.settings = read_settings(None, {**own, **(keywords or {})})
         self.observation, self.actions = self.settings.image, self.settings.table
         self._act = act
-        self._is_unseen = unseen_floats(self.observation, num_floats(self.settings.actions_per_decision))
+        self._is_unseen = unseen_floats(self.observation, num_floats(self.actions.actions_per_decision))
 
     def __call__(self, image: NDArray[np.uint8], floats: NDArray[np.float32]) -> NDArray:
         """Decides for N cars; see `rulka.evaluation.race.Policy`."""
@@ -139,10 +140,9 @@ def _session(path: Path) -> tuple[Act, dict[str, Any]]:
         told = {name: json.loads(meta[name]) for name in ("keywords", "observation", "actions") if name in meta}
         keywords = dict(told.get("keywords", {}))
         if "actions" in told:
-            actions, seen = told["actions"], told["observation"]
-            keywords |= {"actions_per_decision": actions["actions_per_decision"], "continuous": actions["is_analog"]}
-            keywords |= {"action_repeat": actions["repeats"]}
-            keywords |= {"ticks_per_action": actions["ticks_per_action"] * actions["actions_per_decision"]}
+            table, seen = TypeAdapter(ActionTable).validate_python(told["actions"]), told["observation"]
+            keywords |= {"actions_per_decision": table.parts, "continuous": table.is_analog}
+            keywords |= {"ticks_per_action": table.decision_ticks, "action_repeat": table.repeats}
             keywords["observation"] = NetworkInputContract(**seen).params().model_dump()
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} cannot drive: its metadata do not tell an environment: {error!r:.80}") from error

@@ -104,7 +104,7 @@ def drive_from_the_line(agent: Path | str, params: Params, track: str | None) ->
     races = EvaluationRaces.of(where, params, start)
     driver = agent_driver(agent, races, CPU)
     (contestant,) = race_all([driver], races, [], stream=sys.stderr).contestants
-    return race_of_result(contestant.races[0], races.settings.table, driver.label)
+    return race_of_result(contestant.races[0], driver.label)
 
 
 def format_evaluation(result: dict[str, Any]) -> str:

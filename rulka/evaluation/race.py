@@ -232,6 +232,7 @@ class _Log:
                 along_m=along_m[own].copy(),
                 controls=held[:, 0],
                 chunk_controls=held if held.shape[1] > 1 else None,
+                held_ticks=tuple(self._simulator.table.held_ticks.tolist()),
             )
             found.append(result)
         return found

@@ -39,6 +39,7 @@ class RaceResult:
         seed: seed of the start.
         chunk_controls: [T, K, 3] controls of all K actions if decisions are chunks, of which `controls` has the first;
             None if decisions are single actions.
+        held_ticks: [K] ticks for which each action of a decision is held; empty for a recorded race.
     """
 
     track: Track
@@ -51,6 +52,7 @@ class RaceResult:
     controls: NDArray[np.float32]
     seed: int = NO_SEED
     chunk_controls: NDArray[np.float32] | None = None
+    held_ticks: tuple[int, ...] = ()
 
     @classmethod
     def recorded(

@@ -9,7 +9,7 @@ from models.encoders.config import BackboneConfig, ConvConfig, EncoderConfig, Pa
 from rulka.agents.params import ALGORITHMS, Algorithm, TransferParams, with_section_of_each
 from rulka.agents.shared.network_params import NetworkParams
 from rulka.agents.shared.params import AlgorithmParams, SectionContext
-from rulka.contracts.actions import TICK_MS, ActionParams
+from rulka.contracts.actions import TICK_MS, ActionParams, divided
 from rulka.contracts.observation_params import ObservationParams
 from rulka.contracts.section import Section, key
 from rulka.datasets.params import CaptureParams, RaceParams
@@ -63,9 +63,11 @@ class Params(_StagesAndAlgorithms):
             yield from self._impossible_training(name, self.algorithms[name])
 
     def _impossible_actions(self) -> Iterator[str]:
-        count, ticks = self.network.actions_per_decision, self.actions.ticks_per_action
-        if ticks % count:
-            yield f"network.actions_per_decision {count} needs to divide actions.ticks_per_action {ticks}: change one"
+        count = self.network.num_actions
+        try:
+            divided(self.actions.ticks_per_action, self.network.actions_per_decision)
+        except ValueError as error:
+            yield f"{error}: change network.actions_per_decision or actions.ticks_per_action"
         if not self.network.analog:
             return
         needs, remedy = "network.analog needs", "or network.analog to false"
@@ -119,10 +121,10 @@ class Params(_StagesAndAlgorithms):
                 needs = f"{name}.{count} {value} needs a longer run than train.max_env_steps {budget}"
                 yield f"{needs}: raise that, or lower it"
         yield from parts.impossible(name, network, self.clone.shape)
-        if repeats > 1 and network.actions_per_decision > 1:
+        if repeats > 1 and network.num_actions > 1:
             yield (
                 f"{name}.action_repeat {repeats} needs single actions, but network.actions_per_decision is "
-                f"{network.actions_per_decision}: set one of them to 1"
+                f"{network.num_actions}: set one of them to 1"
             )
         if repeats > 1 and self.observation.frames > 1:
             yield (

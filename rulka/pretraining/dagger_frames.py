@@ -170,5 +170,5 @@ class Visited:
 
     def _opened(self, name: str) -> _Part:
         self._task = None
-        frames = FrameDataset(self.folder / name, "train", self._frames, self._table.actions_per_decision)
+        frames = FrameDataset(self.folder / name, "train", self._frames, self._table.parts)
         return _Part(frames, np.arange(len(frames)))

@@ -185,7 +185,7 @@ def label_decisions(
 
     Args:
         controls: [T, 3] steer, gas and brake of every tick.
-        table: the actions; each decision lasts `table.ticks_per_action` ticks.
+        table: the actions; each decision lasts `table.decision_ticks` ticks.
         tick: [D] int64 first tick of each decision, in [0, T).
         dead_zone: steering up to this magnitude counts as zero; in [0, 1).
 
@@ -193,6 +193,6 @@ def label_decisions(
         The labels. Ticks past the last row repeat it.
     """
     action = table.index_of(controls[:, 1], controls[:, 2], steer_to_key_taps(controls[:, 0], dead_zone), 0.0)
-    rows = np.minimum(tick[:, None] + np.arange(table.ticks_per_action), len(action) - 1)
+    rows = np.minimum(tick[:, None] + np.arange(table.decision_ticks), len(action) - 1)
     held = action[rows]
     return Labels(*shares_of_ticks(held, table.num_actions), held)

@@ -85,7 +85,7 @@ def drive(
 
 def store_reference(reference: Reference, table: ActionTable, path: Path) -> None:
     """Writes a reference lap to a file."""
-    controls = np.repeat(table.analog()[reference.actions], table.ticks_per_action, axis=0)
+    controls = np.repeat(table.analog()[reference.actions], table.decision_ticks, axis=0)
     facts = {
         "track": reference.track_uid,
         "geometry": reference.geometry,
@@ -113,7 +113,7 @@ def load_reference(path: Path, track: Track, simulator: SimulatorParams, table: 
         f"another track than {track.uid!r}": (reference.track_uid, track.uid),
         "another shape of the track": (reference.geometry, geometry_hash(track)),
         "other physics": (reference.physics, physics_hash(simulator)),
-        "another decision rate": (reference.ticks_per_action, table.ticks_per_action),
+        "another decision rate": (reference.ticks_per_action, table.decision_ticks),
     }
     hint = f"`rulka track reference TRACK --out {path}` finds a new one."
     for what, (found, wanted) in stated.items():

@@ -79,7 +79,7 @@ def find_reference(
         track_uid=track.uid,
         geometry=geometry_hash(track),
         physics=physics_hash(simulator),
-        ticks_per_action=table.ticks_per_action,
+        ticks_per_action=table.decision_ticks,
         time_ms=time_ms,
         seed=seed,
         budget=budget,

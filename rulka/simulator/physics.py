@@ -100,7 +100,7 @@ def drive_car(
     car: Array,
     chosen: NDArray[np.int64],
     commands: NDArray[np.float32],
-    num_ticks: int,
+    num_ticks: NDArray[np.int64],
     world: World,
     previous_keys: NDArray[np.float32],
 ) -> None:
@@ -111,7 +111,7 @@ def drive_car(
     for k in range(chosen.shape[0]):
         command = commands[chosen[k]]
         remember_keys(command, previous_keys)
-        for _ in range(num_ticks):
+        for _ in range(num_ticks[k]):
             tick(car, command, world.road, world.gate_m, c, tables, ground, motion)
             if has_ended(car):
                 break
@@ -149,7 +149,7 @@ def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of ar
     cars: NDArray[np.int64],
     chosen: NDArray[np.int64],
     commands: NDArray[np.float32],
-    num_ticks: int,
+    num_ticks: NDArray[np.int64],
     repeats: int,
     road: Array,
     gate_m: Array,
@@ -171,8 +171,8 @@ def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of ar
         cars: [M] indices of the cars to move; the others are unchanged.
         chosen: [N, K] int64 rows of `commands` that each car executes in order in this decision.
         commands: [A, NUM_COMMANDS].
-        num_ticks: ticks per command; with 0 nothing moves and only the view is updated.
-        repeats: number of times in a row the decision is taken.
+        num_ticks: [K] ticks of each command.
+        repeats: number of times in a row the decision is taken; with 0 nothing moves and only the view is updated.
         road: `World.road`.
         gate_m: `World.gate_m`.
         c: `World.c`.
@@ -197,9 +197,9 @@ def advance(  # noqa: PLR0913, PLR0917 numba takes far longer over a tuple of ar
                 return n
     for n in cars:
         car = state[n]
-        if num_ticks > 0:
+        if repeats > 0:
             view.progress[ALONG_BEFORE_ROW, n], view.progress[TIME_BEFORE_ROW, n] = car[ALONG], car[TIME_MS]
-        if num_ticks > 0 and not has_ended(car):
+        if repeats > 0 and not has_ended(car):
             for _ in range(repeats):
                 drive_car(car, chosen[n], commands, num_ticks, world, view.previous_keys[n])
                 if has_ended(car):

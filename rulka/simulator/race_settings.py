@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
-from rulka.contracts.actions import ActionParams, ActionTable, Ticks, Times, action_table
+from rulka.contracts.actions import ActionParams, ActionTable, Parts, Ticks, Times, action_table
 from rulka.contracts.observation_params import ObservationParams
 from rulka.contracts.problems import did_you_mean, problems_of
 from rulka.contracts.section import Several
@@ -39,7 +39,10 @@ class RaceSettings(RaceEndParams, RaceStartParams):
     observation: ObservationParams | None = Field(None, description="Observations of the agent; null for none.")
     rewards: RewardParams | None = Field(None, description="Weights of the reward; null for none.")
     ticks_per_action: Ticks = Field(description="Duration of a decision before action_repeat, in ticks of 10 ms.")
-    actions_per_decision: Times = Field(1, description="Consecutive actions that share a decision's ticks.")
+    actions_per_decision: Parts = Field(
+        1,
+        description="Actions that share a decision's ticks evenly, or a list of their offsets in ms.",
+    )
     continuous: bool = Field(False, description="Actions as steer, gas and brake instead of an index.")
     action_repeat: Times = Field(1, description="Number of times that each decision is taken in a row.")
     randomisation: RandomisationParams = Field(ALIKE, description="Randomised physics.")
@@ -47,7 +50,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
 
     def _check_combinations(self) -> Iterator[str]:
         yield from super()._check_combinations()
-        if self.continuous and self.actions_per_decision > 1:
+        if self.continuous and self.actions_per_decision != 1:
             yield "continuous needs one action per decision: set actions_per_decision to 1, or continuous to false"
         if self.races_per_start > 1 and self.start_from_earlier > 0.0:
             yield f"races_per_start {self.races_per_start} needs equal starts: set start_from_earlier to 0"
@@ -62,7 +65,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
         race_end: RaceEndParams,
         rewards: RewardParams,
         train: TrainingRaceParams,
-        actions_per_decision: int,
+        actions_per_decision: Parts,
     ) -> RaceSettings:
         """Returns the settings of training races. Greedy checks use the same, but start at the line (`at_line`)."""
         return cls(
@@ -116,7 +119,7 @@ class RaceSettings(RaceEndParams, RaceStartParams):
         """Returns a copy with the decisions of an action table."""
         return self.model_copy(
             update={
-                "actions_per_decision": table.actions_per_decision,
+                "actions_per_decision": table.parts,
                 "continuous": table.is_analog,
                 "action_repeat": table.repeats,
             }

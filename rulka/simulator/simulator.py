@@ -71,7 +71,7 @@ class Simulator:
             scratch=np.zeros((2, columns.NUM_SCRATCH)),
         )
         self._commands = np.concatenate([table.analog(), table.keys()], axis=1)
-        self._chosen = np.zeros((num_cars, table.actions_per_decision), np.int64)
+        self._chosen, self._ticks = np.zeros((num_cars, table.actions_per_decision), np.int64), table.held_ticks
         self._own_commands = np.zeros((self._chosen.size, physics.NUM_COMMANDS), np.float32)
         self._own_chosen = np.arange(self._chosen.size).reshape(self._chosen.shape)
         self._decisions = self._chosen if table.actions_per_decision > 1 else self._chosen[:, 0]
@@ -218,13 +218,13 @@ class Simulator:
 
     def _drive(self, chosen: NDArray[np.int64], commands: NDArray[np.float32]) -> int:
         """Drives one decision; returns the first car whose choice is not a row of `commands`, or -1."""
-        ticks, repeats = self.table.ticks_per_action, self.table.repeats
+        ticks, repeats = self._ticks, self.table.repeats
         return physics.advance(self._state, self._everyone, chosen, commands, ticks, repeats, *self._world, *self.view)
 
     def _update_view(self, cars: NDArray[np.int64]) -> None:
         """Updates the view of cars [M]."""
         no_choice = self._everyone[:0, None]
-        physics.advance(self._state, cars, no_choice, self._own_commands, 0, 1, *self._world, *self.view)
+        physics.advance(self._state, cars, no_choice, self._own_commands, self._ticks, 0, *self._world, *self.view)
 
 
 def _as_array(values: ArrayLike) -> NDArray:

@@ -231,7 +231,7 @@ class AgentRun:
             own.race_end,
             own.rewards,
             train,
-            self._table.actions_per_decision,
+            self._table.parts,
         ).decided_by(self._table)
         environment = RaceEnvironment(
             settings=settings.with_equal_starts(self._settings.races_per_start),

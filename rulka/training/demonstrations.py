@@ -65,7 +65,7 @@ def demonstration_blocks(
     Raises:
         UserError: if the frames show another track, or a race that is not in the dataset.
     """
-    frames = FrameDataset(frames_dir, "train", frames_seen, table.actions_per_decision)
+    frames = FrameDataset(frames_dir, "train", frames_seen, table.parts)
     if frames.index.main_track != races.main_track.uid:
         message = f"the frames show track {frames.index.main_track!r}, training is on {races.main_track.uid!r}"
         raise UserError(message, hint="Run `dvc repro capture` again.")

@@ -21,6 +21,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from rulka.agents.preferences.params import DemonstrationPairsParams, FilePairsParams
 from rulka.buffers.experience import PreferencePairs
+from rulka.contracts.actions import Parts
 from rulka.contracts.problems import did_you_mean, problems_of
 from rulka.contracts.section import NotNegative, Positive, Section
 from rulka.datasets.formats.frames import FrameDataset, FrameRace
@@ -120,19 +121,19 @@ class _Captured:
 class CapturedRaces:
     """Frames of all races that can form pairs."""
 
-    def __init__(self, frames_dir: Path, races: RaceDataset, frames_seen: int, places: int) -> None:
+    def __init__(self, frames_dir: Path, races: RaceDataset, frames_seen: int, parts: Parts) -> None:
         """Opens the frame datasets.
 
         Args:
             frames_dir: the frame dataset.
             races: the races from which the frames were captured.
             frames_seen: frames per observation.
-            places: actions per decision.
+            parts: actions of a decision, see `FrameDataset`.
 
         Raises:
             UserError: if the frames were captured from other races.
         """
-        self._frames = {split: FrameDataset(frames_dir, split, frames_seen, places) for split in USED_SPLITS}
+        self._frames = {split: FrameDataset(frames_dir, split, frames_seen, parts) for split in USED_SPLITS}
         index = next(iter(self._frames.values())).index
         comparable = [race for race in index.races if not race.is_recovery]
         self._splits = {race.race_id: race.split for race in comparable}

@@ -54,7 +54,7 @@ class RaceEnvironment(Environment):
     @property
     def input_contract(self) -> NetworkInputContract:
         """Observation contract of agents."""
-        return network_input_contract(self.settings.image, self.settings.actions_per_decision)
+        return network_input_contract(self.settings.image, self.actions.actions_per_decision)
 
     @property
     def actions(self) -> ActionTable:
@@ -87,9 +87,9 @@ class RaceEnvironment(Environment):
 
     def pairs(self, wanted: GivenPairsParams, seed: int) -> PreferencePairs:
         """Reads pairs of captured races."""
-        seen, places = self.settings.image.frames, self.settings.actions_per_decision
+        seen, parts = self.settings.image.frames, self.actions.parts
         frames_dir = require(self.frames_dir, "capture")
-        captured = CapturedRaces(frames_dir, load_races(self.races_dir), seen, places)
+        captured = CapturedRaces(frames_dir, load_races(self.races_dir), seen, parts)
         if isinstance(wanted, FilePairsParams):
             return pairs_of_file(pairs_file(wanted), captured)
         return pairs_of_demonstrations(wanted, captured, seed)

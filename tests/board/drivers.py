@@ -37,6 +37,14 @@ glide.environment = {"observation": {"withheld": ["image"]}, "continuous": True}
 chunks.environment = {"observation": {"withheld": ["image"]}, "actions_per_decision": 5}
 
 
+def uneven(seen: dict[str, NDArray]) -> NDArray[np.int64]:
+    """Two actions, of 20 and 30 ms."""
+    return chunks(seen)[:, :2]
+
+
+uneven.environment = chunks.environment | {"actions_per_decision": [0, 20]}
+
+
 class Model:
     """What a model of stable-baselines3 looks like."""
 

@@ -24,7 +24,7 @@ from rulka.board.enter import STEPS, enter
 from rulka.board.entry import Card, Entry, EntryError, ResultError, verify, write_entry
 from rulka.board.rules import NUM_STARTS, Rules, rules, rules_on
 from rulka.board.table import format_board, read_board, rows_of
-from rulka.contracts.actions import action_table
+from rulka.contracts.actions import Held, action_table
 from rulka.datasets.drives import Recorder, save_drive
 from rulka.evaluation.external_policy import find_guest
 from rulka.evaluation.race import race
@@ -96,9 +96,9 @@ def test_a_file_drives_what_the_driver_drove(board: Rules, entry: Entry, file: P
     assert file.stat().st_size < 20_000
 
 
-@pytest.mark.parametrize(("name", "ticks", "chunk"), [("glide", 5, 1), ("chunks", 1, 5)])
+@pytest.mark.parametrize(("name", "ticks", "chunk"), [("glide", 5, 1), ("chunks", 1, 5), ("uneven", (2, 3), 2)])
 def test_sticks_are_rounded_and_chunks_are_kept(
-    board: Rules, tmp_path: Path, name: str, ticks: int, chunk: int
+    board: Rules, tmp_path: Path, name: str, ticks: Held, chunk: int
 ) -> None:
     entry, path = enter(f"{DRIVERS}:{name}", {}), tmp_path / "a.board.npz"
     assert (entry.ticks_per_action, entry.actions.shape[1]) == (ticks, chunk)
@@ -192,6 +192,7 @@ FORGERIES: dict[str, tuple[dict[str, Any], str]] = {
     "a longer race": ({"decisions": changed((0, 3), 9999)}, "race 3 on campaign-copper-oval has 9999 decisions"),
     "more inputs": ({"actions": lambda actions: np.repeat(actions, 2, axis=0)}, "decisions, and it holds"),
     "clock": ({"head": swapped("ticks_per_action", 6)}, "not what its inputs drive"),
+    "clock of another decision": ({"head": swapped("ticks_per_action", [2, 3])}, "2 numbers for decisions of 1 action"),
     "clock stands": ({"head": swapped("ticks_per_action", 0)}, "ticks_per_action"),
     "chunks": ({"actions": lambda actions: np.zeros((len(actions), 0), np.uint16)}, "are not 1 to 100 rows of its"),
     "NaN": ({"controls": changed((0, 0), np.nan)}, "its controls are not 1 to 65,536 rows of steer"),

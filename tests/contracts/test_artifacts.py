@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,7 @@ def make_artifact() -> Artifact:
 WRONG_ACTIONS = [
     *(("ticks_per_action", wrong) for wrong in (0, -1, 101, 10**9)),
     *(("repeats", wrong) for wrong in (0, 10**6)),
+    ("ticks_per_action", [1, 2]),
     ("actions_per_decision", 0),
     ("controls", []),
 ]
@@ -82,6 +84,16 @@ def test_round_trip(folder: Path) -> None:
     np.testing.assert_array_equal(loaded.normalisation.std, saved.normalisation.std)
     assert (loaded.config, loaded.observation, loaded.provenance) == (saved.config, saved.observation, saved.provenance)
     assert loaded.actions == ACTIONS
+
+
+def test_offsets_of_actions_travel_with_it(tmp_path: Path) -> None:
+    """Three actions from 0, 10 and 30 ms on, where others of three are asked for."""
+    table = action_table(6, (0, 10, 30))
+    artifact = replace(make_artifact(), actions=table, observation=network_input_contract(OBSERVATION, 3))
+    save_artifact(tmp_path / "uneven", artifact)
+    assert load_artifact(tmp_path / "uneven", "encoder", actions=table).actions == table
+    with pytest.raises(ArtifactError, match=r"actions\.ticks_per_action"):
+        load_artifact(tmp_path / "uneven", "encoder", actions=action_table(6, 3))
 
 
 @pytest.mark.parametrize("name", [WEIGHTS_FILE, META_FILE])

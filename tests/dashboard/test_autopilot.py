@@ -54,6 +54,7 @@ def at_the_wheel(policy: Any) -> tuple[Recorder, Autopilot]:
     [
         action_table(5),
         action_table(6, 2),
+        action_table(6, (0, 10, 40)),
         action_table(5, repeats=2),
         action_table(5, is_analog=True),
     ],

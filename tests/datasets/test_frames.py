@@ -14,7 +14,7 @@ from matplotlib.image import imread
 
 from rulka.contracts.actions import action_table
 from rulka.contracts.artifacts import observation_contract
-from rulka.contracts.observation import NUM_FLOATS
+from rulka.contracts.observation import NUM_FLOATS, num_floats
 from rulka.datasets.card import card, examples, maps_of, write_card
 from rulka.datasets.formats.checksums import checksums_of, sealed
 from rulka.datasets.formats.frames import INDEX_FILE, FrameDataset, FrameIndex, FrameWriter, check_contract, read_index
@@ -106,7 +106,7 @@ def test_later_images_are_of_the_same_race(write_frames: Write) -> None:
 def test_decisions_of_several_actions_are_made_of_ticks(write_frames: Write) -> None:
     """An action for each tick; before a frame those of the five before it, of the same race, then "forward"."""
     folder, _ = write_frames()
-    single, chunks = FrameDataset(folder, "train"), FrameDataset(folder, "train", places=5)
+    single, chunks = FrameDataset(folder, "train"), FrameDataset(folder, "train", parts=5)
     rows, ticks = np.arange(len(single)), single.tick_actions[:]
     decided = chunks.decided(rows)
     np.testing.assert_array_equal(decided.action, ticks)
@@ -118,6 +118,21 @@ def test_decisions_of_several_actions_are_made_of_ticks(write_frames: Write) -> 
         before = [ticks[k] if k >= race.start else np.zeros(5, int) for k in range(number - 5, number)]
         np.testing.assert_array_equal(floats[number, 1:101], keys[np.concatenate(before)].ravel())
     np.testing.assert_array_equal(floats[:, 101:], single.floats[:][:, 21:])
+
+
+def test_a_longer_action_is_labelled_by_the_longest_held(write_frames: Write) -> None:
+    """Offsets 0, 10 and 30 ms: ticks 0, 1 to 2 and 3 to 4. The tie of two ticks goes to the earlier one."""
+    folder, _ = write_frames()
+    frames = FrameDataset(folder, "train", parts=(0, 10, 30))
+    frames.tick_actions = np.array([[4, 1, 2, 0, 0], [0, 3, 3, 5, 6]])
+    decided = frames.decided(slice(None))
+    np.testing.assert_array_equal(decided.action, [[4, 1, 0], [0, 3, 5]])
+    assert decided.share.shape == (2, 3, 12)
+    assert decided.share[0, 1, [1, 2]].tolist() == [0.5, 0.5]
+    assert decided.share[1, 1, 3] == 1.0
+    assert FrameDataset(folder, "train", parts=(0, 10, 30)).floats_seen(slice(0, 2)).shape == (2, num_floats(3))
+    with pytest.raises(ValueError, match="50 does not"):
+        FrameDataset(folder, "train", parts=(0, 50)).decided(slice(0, 2))
 
 
 def test_a_lost_shard_is_noticed(write_frames: Write) -> None:

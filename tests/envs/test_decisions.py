@@ -23,7 +23,13 @@ def test_full_controls_are_the_keys(make_env) -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_gymnasiums_checker_passes_without_a_warning() -> None:
-    for options in ({}, {"actions_per_decision": 5}, {"action_repeat": 2}, {"continuous": True}):
+    for options in (
+        {},
+        {"actions_per_decision": 5},
+        {"actions_per_decision": [0, 20]},
+        {"action_repeat": 2},
+        {"continuous": True},
+    ):
         env = gymnasium.make("rulka/Race-v0", disable_env_checker=True, **options).unwrapped
         assert env.metadata["render_fps"] == 20 // options.get("action_repeat", 1)
         check_env(env, skip_render_check=bool(options))

@@ -155,6 +155,14 @@ def test_blocks_and_all_rewards_are_those_of_the_simulator(make_game: Callable[.
             game.step(wrong)
 
 
+def test_longer_actions_of_a_block_take_several_run_steps(make_game: Callable[..., GameEnv], bend: Track) -> None:
+    """Actions of 10, 20 and 20 ms."""
+    options = {"actions_per_decision": [0, 10, 30]}
+    game, race = make_game(**options), RaceEnv(bend, **options, **AT_THE_START)
+    blocks = [np.array(block) for block in ([0, 0, 0], [1, 0, 3], [2, 9, 0], [6, 0, 1], [0, 0, 2])]
+    assert 4_000 < drive_both(game, race, blocks) < 20_000
+
+
 def test_a_race_is_cut_as_in_the_simulator_and_a_reset_in_mid_race_begins_anew(make_game, bend: Track) -> None:
     limits = {"no_progress_s": 1.0}
     game, race = make_game(**limits), RaceEnv(bend, **AT_THE_START, **limits)

@@ -69,6 +69,11 @@ def test_wrong_keywords_are_named(straight) -> None:
         ({"ticks_per_action": 2.5}, "ticks_per_action: must be a valid integer"),
         ({"action_repeat": 0}, "action_repeat: must be greater than or equal to 1"),
         ({"actions_per_decision": 3}, "5 ticks cannot be shared evenly by 3"),
+        (
+            {"actions_per_decision": [0, 20, 10]},
+            r"offsets \[0, 20, 10\] of actions need to increase, but 10 follows 20",
+        ),
+        ({"actions_per_decision": 101}, r"actions_per_decision: must be a number of .* or a list .* \(got 101\)$"),
         ({"actions_per_decision": 5, "continuous": True}, "continuous needs one action per decision"),
         ({"start_anywhere": 0.6, "start_from_earlier": 0.5}, "need a sum of at most 1: lower one of them"),
         ({"observation": (1, 1)}, r"observation: .* \(got \(1, 1\)\)"),

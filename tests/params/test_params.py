@@ -258,9 +258,16 @@ TEN_TRACKS = [{"kind": "campaign", "slugs": ["copper-oval", "sidewinder"]}] * 5
         ({"network.analog": True}, r"iqn needs discrete actions, but network\.analog is true: set it"),
         (
             {"network.analog": True, "network.actions_per_decision": 5, "actions.ticks_per_action": 4},
-            "5 needs to divide act",
+            "4 ticks cannot be shared evenly by 5 actions: change network.actions_per_decision or actions.ticks",
         ),
         ({"network.analog": True, "network.actions_per_decision": 5}, "network.actions_per_decision is 5: set it to 1"),
+        ({"network.actions_per_decision": [0, 15]}, "offsets .* multiples of 10 ms, but 15 is not: change network.act"),
+        (
+            {"network.actions_per_decision": [0, 50]},
+            "within the decision of 50 ms, but 50 does not: change network.act",
+        ),
+        ({"network.actions_per_decision": [0, 10, 30]}, "iqn.action_repeat 2 needs single .* is 3: set one of them"),
+        (PQL | {"network.actions_per_decision": [0, 20]}, "pql needs single actions, but .*_per_decision is 2: set it"),
         (
             {"network.analog": True, "train.compared": [], "clone.labels": "hard"},
             "clone.labels is hard: set it to soft",
@@ -281,6 +288,7 @@ def test_what_fits_together_is_taken() -> None:
         ALL_OF_IQN,
         ALL_OF_IQN | {"network.iqn.layer_norm": True},
         ALL_OF_IQN | {"network.actions_per_decision": 5, "iqn.action_repeat": 1},
+        {"network.actions_per_decision": [0, 10, 30], "iqn.action_repeat": 1},
         BESIDE_PPO | {"transfer.ppo.heads": "fresh"},
         {"track.length_m": 600},
     ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rulka.contracts.actions import FORWARD, action_table
+from rulka.contracts.actions import FORWARD, ActionTable, Parts, action_table
 from rulka.contracts.observation import float_slices, num_floats
 from rulka.params import reference_params
 from rulka.simulator.physics import ALONG_BEFORE_ROW, TIME_BEFORE_ROW
@@ -20,7 +20,7 @@ def track():
     return generate_track(**reference_params().track.model_dump() | {"length_m": 400.0, "difficulty": "hard"})
 
 
-def simulator(track, ticks: int = 5, actions_per_decision: int = 1, repeats: int = 1) -> Simulator:
+def simulator(track, ticks: int = 5, actions_per_decision: Parts = 1, repeats: int = 1) -> Simulator:
     table = action_table(ticks, actions_per_decision, repeats=repeats)
     made = Simulator(track, NUM_CARS, reference_params().simulator, table)
     made.reset(np.ones(NUM_CARS, bool), np.linspace(0.0, 300.0, NUM_CARS), np.linspace(-5.0, 5.0, NUM_CARS), 0.2, 20.0)
@@ -40,6 +40,47 @@ def test_every_action_of_a_block_acts_at_its_tick(track) -> None:
         np.testing.assert_allclose(blocks.cars[is_driving, :18], ticks.cars[is_driving, :18], atol=1e-4)
     assert is_driving.any()
     assert not np.allclose(blocks.cars[is_driving, :3], simulator(track).cars[is_driving, :3])
+
+
+def test_actions_may_begin_at_any_offsets(track) -> None:
+    """At 0, 10 and 30 ms of 50: held for 1, 2 and 2 ticks, against the same inputs in a chunk of five ticks."""
+    uneven, ticks = simulator(track, actions_per_decision=(0, 10, 30)), simulator(track, actions_per_decision=5)
+    chosen = np.random.default_rng(5).integers(0, 12, (40, NUM_CARS, 3))
+    for block in chosen:
+        uneven.step(block)
+        ticks.step(block[:, [0, 1, 1, 2, 2]])
+        np.testing.assert_array_equal(uneven.cars, ticks.cars)
+    is_driving = ~uneven.is_finished & ~uneven.is_off_track
+    assert is_driving.any()
+    keys = ticks.previous_keys[is_driving][:, [0, 1, 3, 5, 6, 8, 10, 11, 13, 15, 16, 18, 20, 21, 23]]
+    np.testing.assert_array_equal(uneven.previous_keys[is_driving], keys)
+
+
+def test_offsets_of_equal_parts_are_the_same_table() -> None:
+    table = action_table(6, (0, 10, 40), repeats=2)
+    assert (table.ticks_per_action, table.actions_per_decision, table.parts) == ((1, 3, 2), 3, (0, 10, 40))
+    assert (table.decision_ticks, table.duration_ms) == (6, 120)
+    assert action_table(6, (0, 20, 40)) == action_table(6, 3)
+    assert action_table(6, (0,)) == action_table(6)
+    assert action_table(6, 3).held_ticks.tolist() == [2, 2, 2]
+    with pytest.raises(ValueError, match="2 numbers for 3 actions"):
+        ActionTable(table.controls, (1, 2), 3)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "says"),
+    [
+        ((), "begin at 0 ms"),
+        ((10, 20), "begin at 0 ms"),
+        ((0, 15), "be multiples of 10 ms, but 15 is not"),
+        ((0, 20, 20), "increase, but 20 follows 20"),
+        ((0, 30, 20), "increase, but 20 follows 30"),
+        ((0, 50), "lie within the decision of 50 ms, but 50 does not"),
+    ],
+)
+def test_wrong_offsets_are_refused(offsets: tuple[int, ...], says: str) -> None:
+    with pytest.raises(ValueError, match=f"need to {says}"):
+        action_table(5, offsets)
 
 
 def test_floats_of_blocks_differ_in_the_previous_actions_alone(track) -> None:

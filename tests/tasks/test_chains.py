@@ -44,6 +44,7 @@ CHAINS: dict[str, Changes] = {
     | {"observation": {"frames": 2, "frames_as": "features", "withheld": ["waypoints", "margin"]}},
     "no image": {"observation": {"withheld": ["image"]}},
     "decisions of five actions": ONCE | {"network": {"actions_per_decision": 5}, "clone": DAGGER},
+    "decisions of uneven actions": ONCE | {"network": {"actions_per_decision": [0, 10, 30]}, "clone": DAGGER},
     "steer, gas and brake as numbers": {
         "network": {"analog": True},
         "clone": DAGGER,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rulka.agents.load import load_policy
-from rulka.contracts.actions import action_table
+from rulka.contracts.actions import Parts, action_table
 from rulka.contracts.artifacts import load_artifact
 from rulka.contracts.observation import FLOATS
 from rulka.datasets.formats.frames import CapturedRace, FrameDataset
@@ -234,23 +234,26 @@ def test_demonstrations_pay_for_manner_and_direction_too(small_params: Params) -
     np.testing.assert_allclose(block.potential[:, 0], 0.4 * (0.5 - 1.0), rtol=1e-5)
 
 
-def test_inputs_of_every_tick_lead_where_the_race_led(small_params: Params, driven: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize("parts", [5, (0, 10, 30)])
+def test_inputs_of_every_tick_lead_where_the_race_led(
+    small_params: Params, driven: tuple[Path, Path], parts: Parts
+) -> None:
     """A random driver of chunks: its exported inputs, given tick by tick, make the same path."""
 
     class Drunk:
-        actions = action_table(5, 5)
+        actions = action_table(5, parts)
 
         def __init__(self) -> None:
             self.rng = np.random.default_rng(0)
 
         def __call__(self, image: np.ndarray, floats: np.ndarray) -> np.ndarray:
-            return self.rng.choice([0, 1, 2], p=[0.6, 0.2, 0.2], size=(len(floats), 5))
+            return self.rng.choice([0, 1, 2], p=[0.6, 0.2, 0.2], size=(len(floats), self.actions.actions_per_decision))
 
     params, track = small_params, load_races(driven[0]).main_track
     evaluate = params.evaluate.model_copy(update={"num_races": 1, "start_lateral_m": 0.0, "start_heading_deg": 0.0})
     races = EvaluationRaces.of(track, params, evaluate)
     (result,) = race(Drunk(), races)
-    inputs = race_of_result(result, races.settings.table, "").controls
+    inputs = race_of_result(result, "").controls
     again = Simulator(track, 1, params.simulator, action_table(1))
     assert len(np.unique(inputs, axis=0)) == 3
     for tick in range(min(len(inputs), 100)):

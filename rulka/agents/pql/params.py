@@ -62,8 +62,7 @@ class PqlParams(OffPolicyParams):
             yield f"pql needs to act in train.precision, but {acting}: set train.acting_precision to null"
         if self.policy_process and context.is_exact:
             yield f"pql.policy_process {NEEDS_FREE}, or pql.policy_process to false"
-        if context.network.actions_per_decision > 1:
-            count = context.network.actions_per_decision
+        if (count := context.network.num_actions) > 1:
             yield f"pql needs single actions, but network.actions_per_decision is {count}: set it to 1"
         if context.parts.heads == "fresh" and self.critic_warmup_updates > 0:
             yield (

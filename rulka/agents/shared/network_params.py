@@ -7,8 +7,9 @@ from typing import Literal
 
 from models.encoders.config import BackboneConfig, ConvConfig, EncoderConfig, ImpalaConfig, PatchConfig
 from models.fusion_config import ConcatConfig, FusionConfig, TokenSequenceConfig
+from rulka.contracts.actions import Parts, num_parts
 from rulka.contracts.observation_params import ObservationParams
-from rulka.contracts.section import Count, Section, Size, key
+from rulka.contracts.section import Section, Size, key
 
 CloneShape = Literal["policy", "iqn"]
 """Network of the cloned policy: PPO's policy, or IQN's."""
@@ -32,10 +33,17 @@ class NetworkParams(Section):
 
     float_hidden: Size = key(256, "Width of both layers of the float head, if the fusion uses one.")
     dense_hidden: int = key(512, "Width of the PPO trunk, and twice the width of each IQN head.", ge=2, le=65_536)
-    actions_per_decision: Count = key(1, "Actions sharing a decision's ticks, of clone and agents; a later peer has 5.")
+    actions_per_decision: Parts = key(
+        1, "Actions of clone and agents that share a decision's ticks evenly, or a list of their offsets in ms."
+    )
     analog: bool = key(False, "Decisions as numbers for steer, gas and brake instead of keys.")
     fusion: FusionConfig = key(ConcatConfig(), "Fusion of image features and floats into one state.")
     iqn: IqnNetworkParams = key(IqnNetworkParams(), "Options of IQN's network alone.")
+
+    @property
+    def num_actions(self) -> int:
+        """K, the number of actions in a decision."""
+        return num_parts(self.actions_per_decision)
 
     def impossible(self, encoder: EncoderConfig, observation: ObservationParams) -> Iterator[str]:
         """Yields an error message for each conflict between the fusion and an encoder.

@@ -51,8 +51,8 @@ def decision_table(actions: ActionParams, network: NetworkParams, repeats: int =
         network: of the cloned policy and of agents.
         repeats: times each decision is repeated: the algorithm's `action_repeat`, 1 for the cloned policy.
     """
-    ticks, count = actions.ticks_per_action, network.actions_per_decision
-    return action_table(ticks, count, is_analog=network.analog, repeats=repeats)
+    ticks, parts = actions.ticks_per_action, network.actions_per_decision
+    return action_table(ticks, parts, is_analog=network.analog, repeats=repeats)
 
 
 def input_shape(observation: ObservationParams, normalisation: Normalisation) -> InputShape:
@@ -98,7 +98,7 @@ def build_iqn(*plan: *Plan) -> IqnNetwork:
     """Returns IQN's network, with a guide if `network.iqn.guided`."""
     iqn, network = IqnNetwork(*_iqn_arguments(*plan)), plan[2]
     if network.iqn.guided:  # last, so that the same seed makes the same weights with and without it
-        iqn.guide = Guide(build_clone_policy(*plan), network.actions_per_decision)
+        iqn.guide = Guide(build_clone_policy(*plan), network.num_actions)
     return iqn
 
 
@@ -111,6 +111,6 @@ def _policy_arguments(*plan: *Plan) -> tuple[InputShape, EncoderConfig, int, int
 def _iqn_arguments(*plan: *Plan) -> tuple[InputShape, EncoderConfig, IqnSizes, int]:
     observation, encoder, network, normalisation, num_outputs = plan
     own = network.iqn.model_dump(exclude={"guided"})
-    own |= {"fusion": network.fusion, "actions_per_decision": network.actions_per_decision}
+    own |= {"fusion": network.fusion, "actions_per_decision": network.num_actions}
     sizes = IqnSizes(network.float_hidden, network.dense_hidden, **own)
     return input_shape(observation, normalisation), encoder, sizes, num_outputs

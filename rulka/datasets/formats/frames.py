@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rulka.contracts.actions import FORWARD, ActionTable, action_table, shares_of_ticks
+from rulka.contracts.actions import FORWARD, ActionTable, Parts, action_table, divided, num_parts, shares_of_ticks
 from rulka.contracts.artifacts import ObservationContract, actions_to_json
 from rulka.contracts.observation import FLOATS, NUM_PREVIOUS_ACTIONS, num_floats
 from rulka.datasets.formats.checksums import checksums_of, read_sealed, refuse_damage, write_sealed
@@ -242,7 +242,7 @@ class FrameDataset:
         split: "train", "validation" or "test"; the last two are empty if every map has a single race.
         frames: L, frames per observation: the newest and those of the decisions before it in the same race, padded
             with the race's first frame.
-        places: K, actions per decision, which divide its ticks evenly.
+        parts: K equal actions of a decision, or the offsets in ms at which they begin.
 
     Attributes:
         split: name of the split.
@@ -256,8 +256,8 @@ class FrameDataset:
         UserError: if the dataset is missing, incomplete, damaged, or of another version, or has no such split.
     """
 
-    def __init__(self, folder: Path, split: Split, frames: int = 1, places: int = 1) -> None:
-        self._arguments = folder, split, frames, places
+    def __init__(self, folder: Path, split: Split, frames: int = 1, parts: Parts = 1) -> None:
+        self._arguments = folder, split, frames, parts
         self.index = read_index(folder)
         if split not in self.index.shards:
             raise UserError(f"there is no split {split!r}: {folder.as_posix()} has {', '.join(self.index.shards)}")
@@ -275,7 +275,7 @@ class FrameDataset:
         if len(self) != sum(race.num_frames for race in self.races):
             message = f"{folder.as_posix()}: the shards of {split} hold {len(self)} frames, the index says otherwise"
             raise UserError(message, hint=remake("capture"))
-        self._back, self._places = np.arange(1 - frames, 1), places
+        self._back, self._parts, self._places = np.arange(1 - frames, 1), parts, num_parts(parts)
         self._keys = action_table(1).keys()
         self._first = np.concatenate([np.zeros(0, np.int64), *(np.full(r.num_frames, r.start) for r in self.races)])
 
@@ -317,9 +317,9 @@ class FrameDataset:
         if self._places == 1:
             return ActionLabels(self.action[frames].astype(np.int64)[:, None], self.action_share[frames][:, None])
         ticks = self.tick_actions[frames].astype(np.int64)
-        share, action = shares_of_ticks(ticks.reshape(len(ticks) * self._places, -1), self.action_share.shape[1])
-        by_place = (len(ticks), self._places)
-        return ActionLabels(action.reshape(by_place), share.reshape(*by_place, -1))
+        held = np.split(ticks, np.cumsum(divided(ticks.shape[1], self._parts))[:-1], axis=1)
+        shares, actions = zip(*(shares_of_ticks(each, self.action_share.shape[1]) for each in held), strict=True)
+        return ActionLabels(np.stack(actions, axis=1), np.stack(shares, axis=1))
 
     def floats_seen(self, frames: NDArray[np.int64] | slice) -> NDArray[np.float32]:
         """Returns the floats [B, F] of the given frame numbers, with the previous actions of all places.
