@@ -37,7 +37,7 @@ class RuntimeParams(Section):
     )
     blocks_ahead: Slots = key(2, "Blocks that a collector may be ahead of the learner.")
     inference: Literal["local", "central"] = key(
-        "local", "Acting in each collector (local), or in one process for all (central)."
+        "local", "Acting in each collector (local), or in one process for all of a learner (central)."
     )
     cars_per_collector: Several = key(32, "Cars that one collector drives side by side.")
     block_steps: Several = key(64, "Decisions per car in one block of experience.")

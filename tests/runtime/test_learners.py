@@ -115,6 +115,35 @@ def test_when_one_is_lost_all_begin_again_and_the_run_ends_with_the_planned_expe
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_has_a_policy_worker_for_its_own_collectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, rank: int
+) -> None:
+    """One of two is killed after some updates and replaced: no learner begins again, and no block is missing."""
+    learner, budget = {"is_central": True}, 60 * BLOCK_STEPS
+    spec = fake_run(tmp_path, learners=2, num_collectors=2, inference="central", max_env_steps=budget, learner=learner)
+    take, workers = LearnerLoop._take_experience, list[list[psutil.Process]]()
+
+    def kill_and_take(loop: LearnerLoop) -> int:
+        if not workers and loop._learner.version >= 6:
+            learners = psutil.Process(), *map(psutil.Process, loop._others._processes.pids())
+            # A policy worker has its learner's weights and the request slot; a collector has its blocks too.
+            workers.extend([each for each in one.children() if len(memory_of(each.pid)) == 2] for one in learners)
+            workers[rank][0].kill()
+        return take(loop)
+
+    monkeypatch.setattr(LearnerLoop, "_take_experience", kill_and_take)
+    assert train_run(spec).state.env_steps == budget
+    assert [len(each) for each in workers] == [1, 1]
+    assert "all learners begin again" not in caplog.text
+    assert read_metrics(tmp_path / "metrics.jsonl")[-1]["num_restarts"] == 1
+    saved = newest(tmp_path)
+    counts = [part["learner"]["num_env_steps"] for part in (saved, *saved["others"])]
+    assert sum(counts) == budget
+    assert [len(seen) * BLOCK_STEPS for seen in seen_by(tmp_path)] == counts, "every block that counts is there once"
+
+
+@pytest.mark.slow
 def test_one_that_dies_in_an_update_ends_it_and_all_begin_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
