@@ -113,7 +113,7 @@ class Params(_StagesAndAlgorithms):
         repeats, group_size = section.action_repeat, section.races_per_start
         decision_ms = self.actions.ticks_per_action * repeats * TICK_MS
         is_exact = train.order == "exact"
-        context = SectionContext(name, network, parts, decision_ms, train.learners, train.acting_precision, is_exact)
+        context = SectionContext(name, network, parts, decision_ms, train.learners, is_exact)
         yield from section.impossible(context)
         budget = train.max_env_steps
         for count in section.LEARNS_AFTER:

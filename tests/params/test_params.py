@@ -251,10 +251,6 @@ TEN_TRACKS = [{"kind": "campaign", "slugs": ["copper-oval", "sidewinder"]}] * 5
         (PQL | {"transfer.pql.heads": "fresh"}, "pql.critic_warmup_updates 1000 needs a trained policy, but"),
         (PQL | {"pql.buffer_steps": 100}, "start_steps needs to be at most buffer_steps, but 8192"),
         (PQL | {"pql.noise_least": 0.5}, "noise_least needs to be at most noise_most, but 0.5"),
-        (
-            PQL | {"train.acting_precision": "int8"},
-            "pql needs to act in train.precision, but train.acting_precision is int8: set",
-        ),
         ({"network.analog": True}, r"iqn needs discrete actions, but network\.analog is true: set it"),
         (
             {"network.analog": True, "network.actions_per_decision": 5, "actions.ticks_per_action": 4},

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rulka.agents.shared.networks import decision_table
 from rulka.contracts.observation import reference_normalisation
 from rulka.params import Params, read_params
 from rulka.runtime.learner_loop import LearnerLoop
@@ -46,7 +47,7 @@ def run_spec(params: Params, track: Path, folder: Path) -> RunSpec:
     train = params.train
     race = RaceSettings.for_training(
         params.observation, params.actions, params.simulator, params.race_end, params.rewards, train, 1
-    )
+    ).decided_by(decision_table(params.actions, params.network))
     races = RaceEnvironment(
         race.with_equal_starts(params.algorithms[train.algorithm].races_per_start), [load_track(track)]
     )

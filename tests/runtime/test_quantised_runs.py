@@ -20,6 +20,7 @@ from rulka.params.presets import environment_params, merge_overlay
 from rulka.runtime.connect import connect
 from rulka.runtime.learner_loop import LearnerLoop
 from rulka.runtime.shared import layout_of
+from rulka.runtime.specs import RunSpec
 from rulka.runtime.stop import StopSignals
 from rulka.training.agent_run import AgentRun, Folders
 from rulka.training.gymnasium_environment import train_in_environment
@@ -46,6 +47,25 @@ def run_and_keep(loop: LearnerLoop) -> Stored:
     loop._learner.insert = keep  # type: ignore[method-assign]
     loop.run()
     return stored
+
+
+def run_of_versions(spec: RunSpec, *, are_shared: bool) -> tuple[dict[int, list[dict[str, torch.Tensor]]], Stored]:
+    """Runs, and returns of each version what was published and the learner's own weights; and the blocks."""
+    versions: dict[int, list[dict[str, torch.Tensor]]] = {}
+    with StopSignals() as stop, connect(spec, stop) as loop:
+        publish, own = loop._collectors.publish, loop._learner.network
+
+        def keep_version(version: int, tensors: Any) -> None:
+            both = (tensors, own.state_dict())
+            versions[version] = [{name: x.clone() for name, x in each.items()} for each in both]
+            publish(version, tensors)
+
+        loop._collectors.publish = keep_version  # type: ignore[method-assign]
+        if are_shared:
+            assert loop._collectors._weights._layout.num_bytes < layout_of(own.state_dict()).num_bytes
+        stored = run_and_keep(loop)
+    assert len(versions) > 3
+    return versions, stored
 
 
 def log_prob(actor: Any, tensors: Any, image: np.ndarray, floats: np.ndarray, action: np.ndarray) -> np.ndarray:
@@ -76,26 +96,42 @@ def test_what_is_stored_is_of_the_quantised_policy(
 
     Collectors act in this process, in their own and by the policy worker; there a version takes fewer bytes.
     """
-    spec, versions = run_spec(params_of(algorithm, precision, **train), track, tmp_path), {}
-    with StopSignals() as stop, connect(spec, stop) as loop:
-        publish, own = loop._collectors.publish, loop._learner.network
-
-        def keep_version(version: int, tensors: Any) -> None:
-            both = (tensors, own.state_dict())
-            versions[version] = [{name: x.clone() for name, x in each.items()} for each in both]
-            publish(version, tensors)
-
-        loop._collectors.publish = keep_version  # type: ignore[method-assign]
-        if train:
-            assert loop._collectors._weights._layout.num_bytes < layout_of(own.state_dict()).num_bytes
-        stored = run_and_keep(loop)
-    assert len(versions) > 3
+    spec = run_spec(params_of(algorithm, precision, **train), track, tmp_path)
+    versions, stored = run_of_versions(spec, are_shared=bool(train))
     acting, exact, differences = spec.collecting_actor(0), spec.make_actor(0), []
     for version, (image, floats, action, found) in stored:
         quantised, own = versions[version]
         np.testing.assert_allclose(found, log_prob(acting, quantised, image, floats, action), atol=1e-5)
         differences.append(np.abs(found - log_prob(exact, own, image, floats, action)).max())
     assert max(differences) > 1e-5, "not those of the learner's weights"
+
+
+@pytest.mark.parametrize(
+    ("precision", "train"),
+    [
+        ("int8", {}),
+        pytest.param("bfloat16", {}, marks=SLOW),
+        pytest.param("int8", {"num_collectors": 1, "order": "free"}, marks=SLOW),
+    ],
+)
+def test_pql_drives_by_the_quantised_policy(tmp_path: Path, track: Path, precision: str, train: dict[str, Any]) -> None:
+    """Without noise, continuous decisions are the policy's own; in free order it has a process of its own."""
+    data = params_of("pql", precision, **train).model_dump()
+    data["network"]["analog"] = True
+    data["pql"] |= {"noise_least": 0.0, "noise_most": 0.0, "policy_process": bool(train)}
+    spec = run_spec(Params.model_validate(data), track, tmp_path)
+    versions, stored = run_of_versions(spec, are_shared=bool(train))
+    acting, exact, differences = spec.collecting_actor(0), spec.make_actor(0), []
+    for version, (image, floats, action, _) in stored:
+        quantised, own = versions[version]
+        np.testing.assert_allclose(action, decided(acting, quantised, image, floats), atol=1e-5)
+        differences.append(np.abs(action - decided(exact, own, image, floats)).max())
+    assert max(differences) > 1e-5, "not those of the learner's weights"
+
+
+def decided(actor: Any, tensors: Any, image: np.ndarray, floats: np.ndarray) -> np.ndarray:
+    actor.load_network(tensors)
+    return actor.act(torch.from_numpy(image), torch.from_numpy(floats), explore=False).action
 
 
 def test_the_learners_own_weights_race_and_are_saved(tmp_path: Path, track: Path) -> None:

@@ -57,9 +57,6 @@ class PqlParams(OffPolicyParams):
     def impossible(self, context: SectionContext) -> Iterator[str]:
         """Yields conflicts; see `AlgorithmParams`."""
         yield from super().impossible(context)
-        if context.acting_precision is not None:
-            acting = f"train.acting_precision is {context.acting_precision}"
-            yield f"pql needs to act in train.precision, but {acting}: set train.acting_precision to null"
         if self.policy_process and context.is_exact:
             yield f"pql.policy_process {NEEDS_FREE}, or pql.policy_process to false"
         if (count := context.network.num_actions) > 1:

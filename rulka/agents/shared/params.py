@@ -93,7 +93,6 @@ class SectionContext(NamedTuple):
         parts: sources of the network's initial weights.
         decision_ms: length of a decision, repeats included.
         num_learners: number of data-parallel learners.
-        acting_precision: `train.acting_precision`.
         is_exact: True if `train.order` is exact.
     """
 
@@ -102,7 +101,6 @@ class SectionContext(NamedTuple):
     parts: PartsParams
     decision_ms: int
     num_learners: int
-    acting_precision: str | None
     is_exact: bool = False
 
 
