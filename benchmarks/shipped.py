@@ -76,8 +76,9 @@ def on_roads(driver: GreedyPolicy, count: int, params: Params) -> dict[str, Any]
     num_each = count // (len(KINDS) * len(WIDTHS_M))
     with Progress("roads", num_each * len(KINDS) * len(WIDTHS_M), "roads", stream=sys.stderr) as bar:
         for kind in KINDS:
-            for width_m in WIDTHS_M:
-                shape = {"seed": SEED, "length_m": 800.0, "width_m": width_m, "difficulty": kind, "count": num_each}
+            for number, width_m in enumerate(WIDTHS_M):
+                seed = SEED + number * num_each
+                shape = {"seed": seed, "length_m": 800.0, "width_m": width_m, "difficulty": kind, "count": num_each}
                 tracks = chosen_tracks([GeneratedTracksParams(**shape)], main=NO_MAIN)
                 for first in range(0, num_each, TOGETHER):
                     some = tracks[first : first + TOGETHER]
@@ -106,7 +107,8 @@ def on_maps(driver: GreedyPolicy, folder: Path, params: Params) -> dict[str, Any
     found = dict[str, Any]()
     for track, times in zip(maps, times_s(driver, maps, MAP_RACES, params), strict=True):
         finished = [time_s for time_s in times if time_s is not None]
-        best_s = min(race.race_time_ms for race in recorded.races if race.map_uid == track.uid) / 1000.0
+        recorded_ms = [race.race_time_ms for race in recorded.races if race.map_uid == track.uid]
+        best_s = min(time_ms for time_ms in recorded_ms if time_ms is not None) / 1000.0
         found[track.name] = {"finished": len(finished) / len(times), "fastest recording, s": best_s}
         if finished:
             found[track.name]["fastest, s"] = min(finished)

@@ -31,6 +31,8 @@ from rulka.training.agent_run import SECTIONS as SECTIONS_OF_TRAINING
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("flows", "tasks", "rulka", "models")
 STAGES = ("races", "capture", "pretrain", "clone", "transfer", "train", "evaluate")
+SHIPPED_WEIGHTS = "rulka/shipped/weights.safetensors"
+BINARY = (".gbx", ".npz", ".png", ".webp", ".mp4", ".safetensors")
 MAX_FILE_BYTES = 400_000
 needs_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no git repository")
 
@@ -375,6 +377,7 @@ def test_dvc_finds_its_stages_and_what_is_added_to_the_data_folder() -> None:
 @needs_git
 def test_no_large_files() -> None:
     large = {str(path.relative_to(ROOT)): path.stat().st_size for path in tracked_files()}
+    assert large.pop(SHIPPED_WEIGHTS) <= 2_500_000, "the driver in the box is part of the package"
     assert {name: size for name, size in large.items() if size > MAX_FILE_BYTES} == {}
 
 
@@ -386,7 +389,7 @@ def test_no_paths_of_one_machine_and_no_addresses_of_package_registries() -> Non
     )
     found = []
     for path in tracked_files():
-        if path == Path(__file__).resolve() or path.suffix.lower() in (".gbx", ".npz", ".png", ".webp", ".mp4"):
+        if path == Path(__file__).resolve() or path.suffix.lower() in BINARY:
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if machine.search(line) or table.search(line):

@@ -30,7 +30,7 @@ CLONING = "cloning"
 DRIVING_KINDS = ("agent", "policy")
 SHIPPED, SHIPPED_AGENT = "shipped", Path(__file__).parents[1] / "shipped"
 """Name and folder of the driver that comes with the package: a cloned policy for roads that it has never seen, see
-docs/experiments/shipped.md."""
+docs/levels.md."""
 
 
 class GreedyPolicy:

@@ -27,6 +27,7 @@ from benchmarks import (
     pretraining,
     recordings,
     runtime,
+    shipped,
     suite,
     takeovers,
     values,
@@ -179,6 +180,20 @@ def test_takeovers(run: Run, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_recordings(run: Run, corpus: Path) -> None:
     assert all(value > 0.0 for value in run(recordings, str(corpus), TRIES=1).values())
+
+
+def test_shipped(run: Run) -> None:
+    found = run(shipped, "--roads", "1", KINDS=("easy",), WIDTHS_M=(16.0,))["roads"]
+    assert set(found) == {"all", "easy", "16 m wide"}
+    assert found["all"]["finished"] == found["all"]["the planner finished"] == 1.0
+    assert 1.0 < found["all"]["time over the planner's"] < 1.5
+
+
+@pytest.mark.slow
+def test_a_driver_on_the_maps_of_recordings(run: Run, corpus: Path) -> None:
+    found = run(shipped, "--roads", "0", "--maps", str(corpus), MAP_RACES=1)["maps"]
+    assert 0.0 <= found.pop("finished") <= 1.0
+    assert {"finished", "fastest recording, s"} <= set.intersection(*(set(each) for each in found.values()))
 
 
 FEW: dict[ModuleType, dict[str, Any]] = {
