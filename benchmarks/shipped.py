@@ -56,9 +56,7 @@ def ship(folder: Path) -> None:
 def times_s(driver: GreedyPolicy, tracks: list[Track], num_races: int, params: Params) -> list[list[float | None]]:
     """Races from the line, on all tracks side by side; returns the time of each race, None if it did not finish."""
     evaluate = params.evaluate.model_copy(update={"num_races": num_races})
-    seen = {"observation": driver.observation}
     together = [EvaluationRaces.of(track, params, evaluate) for track in tracks]
-    together = [replace(races, settings=races.settings.model_copy(update=seen)) for races in together]
     driven = side_by_side(driver, [racing(races, driver.actions) for races in together])
     return [[result.time_s for result in results] for results in driven]
 
@@ -73,7 +71,7 @@ def planned_s(track: Track, params: Params) -> float | None:
 def on_roads(driver: GreedyPolicy, count: int, params: Params) -> dict[str, Any]:
     """Returns figures of generated roads: of all, by difficulty and by width."""
     rows = list[tuple[str, float, float | None, float | None]]()
-    num_each = count // (len(KINDS) * len(WIDTHS_M))
+    num_each = max(1, count // (len(KINDS) * len(WIDTHS_M)))
     with Progress("roads", num_each * len(KINDS) * len(WIDTHS_M), "roads", stream=sys.stderr) as bar:
         for kind in KINDS:
             for number, width_m in enumerate(WIDTHS_M):
@@ -120,14 +118,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("driver", nargs="?", default=SHIPPED, help="name or folder of an agent or a cloned policy")
     parser.add_argument("--ship", action="store_true", help="write it to the package first")
-    parser.add_argument("--roads", type=int, default=1000, help="generated roads; 0 for none")
+    parser.add_argument("--roads", type=int, default=1000, help="generated roads, one of each kind at least; 0: none")
     parser.add_argument("--maps", type=Path, help="folder of recordings, to race on their maps as well")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     options = parser.parse_args()
     if options.ship:
         ship(Path(options.driver))
     torch.set_num_threads(1)  # for few cars, threads wait for each other longer than they compute
-    params, driver = reference_params(), load_policy(find_agent(SHIPPED if options.ship else options.driver))
+    driver = load_policy(find_agent(SHIPPED if options.ship else options.driver))
+    params = reference_params().model_copy(update={"observation": driver.observation})
     found = {"roads": on_roads(driver, options.roads, params)} if options.roads else {}
     if options.maps:
         found["maps"] = on_maps(driver, options.maps, params)

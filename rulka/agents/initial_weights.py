@@ -197,8 +197,8 @@ def _fill(
     """Fills one tensor of the new network, unless it starts fresh."""
     actor, shape = actor_class(algorithm), list(tensor.shape)
     part = _part_of(actor.parts, name)
-    has_agents = part is not None and wishes[part] == "agent" and name in offered["agent"]
-    if name.startswith(actor.without_source) and not has_agents:
+    is_agents = part is not None and wishes[part] == "agent" and name in offered["agent"]
+    if name.startswith(actor.without_source) and not is_agents:
         return TensorReport(NEW_NETWORK, name, "kept", shape, "initialised: no earlier stage has one")
     if actor.clone_inside and name.startswith(actor.clone_inside):
         tensor.copy_(offered["cloned"][name.removeprefix(actor.clone_inside)])

@@ -379,6 +379,7 @@ def _read_weights(path: Path, meta: dict[str, Any]) -> dict[str, torch.Tensor]:
     except SafetensorError as error:
         raise ArtifactError(f"{path.as_posix()} is no safetensors file: {error}", hint=hint) from error
     tensors = {name: loaded[name] for name in sorted(loaded)}  # the library returns them in any order
+    # Half precision only saves space, as of the shipped driver's weights.
     tensors = {name: each.float() if each.dtype == torch.float16 else each for name, each in tensors.items()}
     for name, tensor in tensors.items():
         is_weight = tensor.is_floating_point() and bool((tensor.abs() <= LARGEST_WEIGHT).all())

@@ -33,12 +33,12 @@ class Driver:
     policy: Policy
 
 
-def agent_driver(agent: Path | str, races: EvaluationRaces, device: torch.device, key: str = "agent") -> Driver:
+def agent_driver(agent: Path | str, races: EvaluationRaces | None, device: torch.device, key: str = "agent") -> Driver:
     """Loads an agent, any other driving artifact, or a function.
 
     Args:
         agent: folder of the artifact; or MODULE:FUNCTION, see `rulka.evaluation.external_policy`.
-        races: the races, which define the expected actions. An artifact sees what it was made for.
+        races: the races, which define the expected actions; None for its own. An artifact sees what it was made for.
         device: device of its network.
         key: its name in `metrics.json`.
 
@@ -49,7 +49,7 @@ def agent_driver(agent: Path | str, races: EvaluationRaces, device: torch.device
     if is_guest(agent):
         guest = find_guest(str(agent))
         return Driver(key, guest.label, guest)
-    policy = load_policy(Path(agent), actions=races.settings.table, device=device)
+    policy = load_policy(Path(agent), actions=races and races.settings.table, device=device)
     return Driver(key, f"Agent ({policy.label})" if key == "agent" else policy.label, policy)
 
 

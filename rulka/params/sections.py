@@ -63,7 +63,7 @@ class Params(_StagesAndAlgorithms):
             yield from self._impossible_training(name, self.algorithms[name])
 
     def _impossible_actions(self) -> Iterator[str]:
-        count = self.network.num_actions
+        count = self.network.num_parts
         try:
             divided(self.actions.ticks_per_action, self.network.actions_per_decision)
         except ValueError as error:
@@ -121,10 +121,10 @@ class Params(_StagesAndAlgorithms):
                 needs = f"{name}.{count} {value} needs a longer run than train.max_env_steps {budget}"
                 yield f"{needs}: raise that, or lower it"
         yield from parts.impossible(name, network, self.clone.shape)
-        if repeats > 1 and network.num_actions > 1:
+        if repeats > 1 and network.num_parts > 1:
             yield (
                 f"{name}.action_repeat {repeats} needs single actions, but network.actions_per_decision is "
-                f"{network.num_actions}: set one of them to 1"
+                f"{network.num_parts}: set one of them to 1"
             )
         if repeats > 1 and self.observation.frames > 1:
             yield (

@@ -213,7 +213,7 @@ def _check(facts: EnvironmentFacts, params: Params) -> None:
         wrong = f"{algorithm} learns from demonstrations, and {facts.environment} brings no recordings"
     elif section.races_per_start > 1:
         wrong = f"{algorithm} compares episodes that begin alike, which {facts.environment} does not deal"
-    elif params.network.num_actions > 1:
+    elif params.network.num_parts > 1:
         wrong = f"network.actions_per_decision is more than 1, and {facts.environment} takes single actions"
     elif section.action_repeat > 1:
         wrong = f"{algorithm}.action_repeat is more than 1, and steps of {facts.environment} are taken once"

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rulka.agents.load import SHIPPED_AGENT, load_policy
+from rulka.agents.load import SHIPPED_AGENT
 from rulka.contracts.actions import TICK_MS, action_table
 from rulka.contracts.artifacts import META_FILE
 from rulka.datasets.drives import SUFFIX as DRIVE_SUFFIX
@@ -23,8 +23,9 @@ from rulka.datasets.drives import read_drive
 from rulka.datasets.formats.races import META_FILE as RACES_META_FILE
 from rulka.datasets.formats.races import load_races
 from rulka.datasets.from_recordings import blocks_of, find_recordings, map_name, plain_text
+from rulka.evaluation.contest import agent_driver
 from rulka.evaluation.dataset import demonstration_results, track_and_demonstrations
-from rulka.evaluation.external_policy import find_guest, is_guest
+from rulka.evaluation.external_policy import is_guest
 from rulka.evaluation.race import EvaluationRaces, race, reference_race
 from rulka.evaluation.results import RaceResult
 from rulka.machine.device import CPU, use_device
@@ -151,11 +152,9 @@ def _same(where: Track | None, other: Track) -> Track:
 
 def _agent_races(folder: Path, where: Track, params: Params, device: torch.device) -> list[tuple[str, RaceResult]]:
     """Runs races of an agent, with decisions and observations as it was made for."""
-    guest = find_guest(str(folder)) if is_guest(folder) else None
-    policy = guest or load_policy(folder, device=device)
-    label = "Shipped driver" if folder == SHIPPED_AGENT else f"Agent ({policy.label})"
-    results = race(policy, EvaluationRaces.of(where, params))
-    return [(f"{guest.label if guest else label}, start {result.seed}", result) for result in results]
+    driver = agent_driver(folder, None, device)
+    label = "Shipped driver" if folder == SHIPPED_AGENT else driver.label
+    return [(f"{label}, start {each.seed}", each) for each in race(driver.policy, EvaluationRaces.of(where, params))]
 
 
 def _shown(races: list[tuple[str, RaceResult]], where: Track) -> VideoRace:

@@ -59,7 +59,7 @@ class PqlParams(OffPolicyParams):
         yield from super().impossible(context)
         if self.policy_process and context.is_exact:
             yield f"pql.policy_process {NEEDS_FREE}, or pql.policy_process to false"
-        if (count := context.network.num_actions) > 1:
+        if (count := context.network.num_parts) > 1:
             yield f"pql needs single actions, but network.actions_per_decision is {count}: set it to 1"
         if context.parts.heads == "fresh" and self.critic_warmup_updates > 0:
             yield (

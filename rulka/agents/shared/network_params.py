@@ -41,7 +41,7 @@ class NetworkParams(Section):
     iqn: IqnNetworkParams = key(IqnNetworkParams(), "Options of IQN's network alone.")
 
     @property
-    def num_actions(self) -> int:
+    def num_parts(self) -> int:
         """K, the number of actions in a decision."""
         return num_parts(self.actions_per_decision)
 

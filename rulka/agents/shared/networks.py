@@ -98,7 +98,7 @@ def build_iqn(*plan: *Plan) -> IqnNetwork:
     """Returns IQN's network, with a guide if `network.iqn.guided`."""
     iqn, network = IqnNetwork(*_iqn_arguments(*plan)), plan[2]
     if network.iqn.guided:  # last, so that the same seed makes the same weights with and without it
-        iqn.guide = Guide(build_clone_policy(*plan), network.num_actions)
+        iqn.guide = Guide(build_clone_policy(*plan), network.num_parts)
     return iqn
 
 
@@ -111,6 +111,6 @@ def _policy_arguments(*plan: *Plan) -> tuple[InputShape, EncoderConfig, int, int
 def _iqn_arguments(*plan: *Plan) -> tuple[InputShape, EncoderConfig, IqnSizes, int]:
     observation, encoder, network, normalisation, num_outputs = plan
     own = network.iqn.model_dump(exclude={"guided"})
-    own |= {"fusion": network.fusion, "actions_per_decision": network.num_actions}
+    own |= {"fusion": network.fusion, "actions_per_decision": network.num_parts}
     sizes = IqnSizes(network.float_hidden, network.dense_hidden, **own)
     return input_shape(observation, normalisation), encoder, sizes, num_outputs
